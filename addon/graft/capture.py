@@ -179,7 +179,7 @@ async def note_answer(
         if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
             notes += reader.beginnings()
         for keys, chain in notes:
-            await grafter.note(exchange.config.session, keys, chain)
+            await grafter.plain_notes.add(exchange.config.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that was passed on could not be noted")
 

@@ -6,7 +6,6 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 import asyncio
 import functools
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
@@ -20,12 +19,14 @@ from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
 from addon.core.tools.tool_plan import ToolPlan, generation
-from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Paused, Reply
+from addon.graft.continuations import Continuations
+from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
 from addon.graft.ledger import hits_of, take_answers
 from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
+from addon.graft.plain_notes import PlainNotes
 from addon.graft.prefixes import Prefixes
-from addon.graft.request_plan import model_in, plan_of, text_in, token_bytes
+from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.search_state import Hits
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.true_turns import TrueTurns
@@ -36,20 +37,14 @@ from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
-from store.budget import Budget, Share
+from store.budget import Budget
 from store.models import Call
 
 logger = logging.getLogger("toolgraft")
 
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
-type _Note = tuple[str, Sequence[bytes], bytes]
-"""The arguments of `Store.save_plain`."""
-
 _ASKERS = 256
 """The most pairs of asker and system instruction with cached keys."""
-
-_NOTES = 1024
-"""The most turns without calls that wait for a failed store."""
 
 OnPending = Literal["pass", "wait", "block"]
 LookUp = Callable[[], Awaitable[Hits]]
@@ -92,10 +87,10 @@ class Grafter:
         self.metrics = metrics
         self.session_configs = SessionConfigs(store, settings, self.budget, shared)
         self._forget()
-        self._paused: Share[tuple[str, bytes | str], Paused] = self.budget.share("paused answers", 1 / 12, 1 / 3, one=1)
+        self.continuations = Continuations(self.budget)
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
-        self._notes: deque[_Note] = deque()
+        self.plain_notes = PlainNotes(store, metrics, self.warn, self.failed)
         self._missed_turns = MissedTurns(metrics, self.budget)
 
     def _forget(self) -> None:
@@ -171,38 +166,6 @@ class Grafter:
         """Log a warning, at a limited rate: see `Warner`."""
         self._warner.warn(text)
 
-    async def note(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
-        """Note a turn without calls. If the store fails, the answer does not: the note is made later, after all newer
-        ones, so that a note that always fails blocks no other."""
-        note: _Note | None = session, keys, chain
-        try:
-            while note is not None:
-                await self.store.save_plain(*note)
-                note = self._notes.popleft() if self._notes else None
-        except StoreUnavailable as error:
-            self.metrics.error("store")
-            self.warn(f"the store failed, answers without calls are noted later: {error}")
-        except Exception as error:
-            self.failed(error, "an answer without calls is noted later")
-        finally:
-            if note is not None:
-                self._note_later(note)
-
-    def _note_later(self, note: _Note) -> None:
-        if len(self._notes) == _NOTES:
-            self._notes.popleft()
-            self.metrics.error("store")
-            self.warn(f"more than {_NOTES} answers without calls wait to be noted: the oldest are never noted")
-        self._notes.append(note)
-
-    def keep_continuation(self, session: str, token: str, paused: Paused) -> None:
-        """Keep an answer until the client asks for its rest."""
-        self._paused.put((session, token_bytes(token)), paused, len(token) + paused.size)
-
-    def continuation(self, session: str, token: str) -> Paused | None:
-        """The answer that a continuationToken continues."""
-        return self._paused.get((session, token_bytes(token)))
-
     # --- the request ------------------------------------------------------------------------------------------
 
     async def _request(
@@ -259,7 +222,7 @@ class Grafter:
         if target.operation is Operation.COUNT or not plan.grafts:
             return Forward(rewritten, noted=exchange if exchange.notes else None)
         if token:
-            exchange.resumes = self.continuation(config.session, token)
+            exchange.resumes = self.continuations.find(config.session, token)
         return Forward(rewritten, exchange)
 
     def _remember(self, wire: Wire, config: SessionConfig, path: Sequence[str], request: Request) -> None:

@@ -1,14 +1,10 @@
 """What a request says of itself, and the plan for its tools."""
 
-import base64
-
 from addon.core.framing.documents import decode, members
 from addon.core.history.request import Request
 from addon.core.tools.tool_plan import Toolbox, ToolPlan, cannot_use_functions, generation
 from addon.graft.session_config import SessionConfig
 from addon.surfaces import Operation, Target
-
-_STANDARD = str.maketrans("-_", "+/")
 
 
 def plan_of(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
@@ -32,16 +28,6 @@ def plan_of(target: Target, config: SessionConfig, request: Request, model: str)
 def _counts_tools(target: Target, request: Request) -> bool:
     """Whether a countTokens request has a field for tools, or can get one."""
     return target.surface != "codeassist" or request.value("tools") is not None
-
-
-def token_bytes(token: str) -> bytes | str:
-    """The bytes of a token: clients may send it back in base64's other alphabet."""
-    try:
-        return base64.b64decode(
-            token.translate(_STANDARD).rstrip("=") + "=" * (-len(token.rstrip("=")) % 4), validate=True
-        )
-    except ValueError:
-        return token
 
 
 def text_in(request: Request, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from addon.core.framing.documents import Document, memory_of
 from addon.core.history.placeholder import Placeholder
-from addon.core.history.rewriting import RewriteRules
+from addon.core.history.rewrite_rules import RewriteRules
 from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store

@@ -21,9 +21,9 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
             case Save():
                 await _save(grafter, effect)
             case Note(keys, chain):
-                await grafter.note(machine.exchange.config.session, keys, chain)
+                await grafter.plain_notes.add(machine.exchange.config.session, keys, chain)
             case Pause(token, paused):
-                grafter.keep_continuation(machine.exchange.config.session, token, paused)
+                grafter.continuations.keep(machine.exchange.config.session, token, paused)
             case Warn(text):
                 grafter.warn(text)
             case Mistake(error, passed=True):
@@ -34,7 +34,7 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
     except StoreUnavailable as error:
         instead = store_failed(grafter, machine, error)
         if instead is None and isinstance(effect, Save) and effect.keys:  # the client has the turn, the ledger does not
-            await grafter.note(machine.exchange.config.session, effect.keys, b"")
+            await grafter.plain_notes.add(machine.exchange.config.session, effect.keys, b"")
         return instead
     except Exception as error:
         grafter.failed(error, "an answer could not be stored")
@@ -89,7 +89,7 @@ async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note the beginnings that a client without the whole answer may have kept. Never raises."""
     try:
         for keys, chain in machine.beginnings():
-            await grafter.note(machine.exchange.config.session, keys, chain)
+            await grafter.plain_notes.add(machine.exchange.config.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be noted")
 

@@ -23,15 +23,15 @@ def paused(text: str) -> Paused:
 async def test_paused_answers_are_remembered_by_their_bytes(graft: Graft) -> None:
     budget = graft.grafter.budget
     for number in range(500):
-        graft.grafter.keep_continuation("default", f"small{number}", paused("x"))
-    assert graft.grafter.continuation("default", "small0") is not None
+        graft.grafter.continuations.keep("default", f"small{number}", paused("x"))
+    assert graft.grafter.continuations.find("default", "small0") is not None
     for number in range(50):
-        graft.grafter.keep_continuation("default", f"large{number}", paused("x" * 500_000))
+        graft.grafter.continuations.keep("default", f"large{number}", paused("x" * 500_000))
         assert budget.sizes()["paused answers"] == budget.size <= budget.limit // 3
-    assert graft.grafter.continuation("default", "small499") is None
-    assert graft.grafter.continuation("default", "large43") is not None
-    graft.grafter.keep_continuation("default", "huge", paused("x" * budget.limit))
-    assert graft.grafter.continuation("default", "huge") is None
+    assert graft.grafter.continuations.find("default", "small499") is None
+    assert graft.grafter.continuations.find("default", "large43") is not None
+    graft.grafter.continuations.keep("default", "huge", paused("x" * budget.limit))
+    assert graft.grafter.continuations.find("default", "huge") is None
 
 
 async def test_new_settings_forget_what_the_old_ones_made(graft: Graft) -> None:

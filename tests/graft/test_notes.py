@@ -236,14 +236,14 @@ async def test_a_note_that_fails_otherwise_is_told_and_not_lost_either(
     monkeypatch.setattr(store, "save_plain", fails_with_the_first)
     failing = True
     with contextlib.suppress(asyncio.CancelledError):
-        await graft.grafter.note("default", [b"one"], b"")
+        await graft.grafter.plain_notes.add("default", [b"one"], b"")
     assert kept == []
     if isinstance(error, TypeError):
         assert "nobody foresaw this" in caplog.text
-        await graft.grafter.note("default", [b"two"], b"")
+        await graft.grafter.plain_notes.add("default", [b"two"], b"")
         assert kept == [(b"two",)], "one that fails keeps no other back"
     failing = False
-    await graft.grafter.note("default", [b"three"], b"")
+    await graft.grafter.plain_notes.add("default", [b"three"], b"")
     assert kept[-2:] == [(b"three",), (b"one",)]
 
 
@@ -271,11 +271,11 @@ async def test_it_is_told_when_more_notes_wait_than_are_kept(
 
     monkeypatch.setattr(store, "save_plain", fails)
     for number in range(1024):
-        await graft.grafter.note("default", [b"%d" % number], b"")
+        await graft.grafter.plain_notes.add("default", [b"%d" % number], b"")
     assert "never noted" not in caplog.text
-    await graft.grafter.note("default", [b"last"], b"")
+    await graft.grafter.plain_notes.add("default", [b"last"], b"")
     assert "never noted" in caplog.text
     monkeypatch.setattr(store, "save_plain", works)
-    await graft.grafter.note("default", [b"more"], b"")
+    await graft.grafter.plain_notes.add("default", [b"more"], b"")
     assert len(kept) == 1025
     assert [b"0"] not in kept

@@ -3,7 +3,8 @@
 from addon.core.framing.documents import Document, encode
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
-from addon.core.history.rewriting import RewriteRules, rewrite
+from addon.core.history.rewrite_rules import RewriteRules
+from addon.core.history.rewriting import rewrite
 from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.prefixes import SMALLEST, Prefixes
 from store.budget import Budget

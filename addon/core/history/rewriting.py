@@ -5,72 +5,27 @@ The result always keeps Gemini's order: a turn with calls comes right after a us
 its responses follow, in call order, before anything else of that user turn. Turns that need no change keep their bytes.
 Rewriting a rewritten history changes nothing.
 
-A history remembers what its beginning was written as, so a longer history with the same beginning continues from there.
+A longer history continues from what its beginning was written as: see `beginnings`.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from addon.core.framing.documents import Document, encode, get, parts_of
+from addon.core.history.beginnings import LARGE, Beginning, joined_pieces
 from addon.core.history.calls import as_text, calls_in, echoed_values, has_user_content, responses_in, responses_lead
-from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
+from addon.core.history.rewrite_rules import RewriteRules, StepFormat
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, segments, take_response
 from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
-from addon.core.tools.tool_plan import Generation, ToolPlan, is_before
+from addon.core.tools.tool_plan import is_before
 
 _MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
 """The parts that may have to be rewritten even in a turn that the ledger does not know."""
 
-_PIECE = 160
-"""The approximate memory use of a piece in bytes, besides its own bytes."""
-
-_LARGE = 4096
-"""The size of a piece that is worth no copy, in bytes."""
-
 NO_RESULT: Document = {"error": "no result"}
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
 """Google's documented value for calls without a signature. The last resort: it can make answers worse."""
-
-
-class RewriteRules(NamedTuple):
-    """How one request is rewritten. `strip`: the client's own calls become text if the request does not declare them.
-    `keep_unanswered`: the last step keeps its text if none of its calls has a result. `ids`: calls have ids.
-    `keeps_history`: the service has the history and waits for the responses to its calls, whatever the request
-    declares. `only_known`: any turn with a pending call keeps its visible form, if that form is valid by itself."""
-
-    plan: ToolPlan
-    strip: bool
-    model: Generation
-    placeholder: Placeholder
-    keep_unanswered: bool = True
-    ids: bool = True
-    keeps_history: bool = False
-    only_known: bool = False
-
-
-class StepFormat(NamedTuple):
-    """The settings that the written form of a step depends on, if the client answers none of its calls."""
-
-    names: Mapping[str, str]
-    server_tools: bool
-    model: Generation
-    ids: bool
-
-
-class Beginning(NamedTuple):
-    """The turns before `end` as they were written, and what the turns behind them must know of that. It is valid for
-    these rules and these hits, whatever follows. `size`: its approximate memory use in bytes."""
-
-    end: int
-    rules: RewriteRules
-    hits: Mapping[int, Sequence[TrueTurn]]
-    pieces: Sequence[Piece]
-    untouched: int
-    changed: bool
-    expanded: frozenset[str]
-    size: int
 
 
 def rewrite(
@@ -88,22 +43,6 @@ def rewrite(
     history.beginning = writer.beginning(history.beginning if start else None, end)
     writer.write(end, len(history.turns))
     return writer.out if writer.changed else None
-
-
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """The same with fewer pieces: new Contents that follow each other are one, except for large ones, which would be
-    copied for that."""
-    run: list[bytes] = []
-    for piece in pieces:
-        if isinstance(piece, bytes) and len(piece) < _LARGE:
-            run.append(piece)
-            continue
-        if run:
-            yield b",".join(run)
-            run = []
-        yield piece
-    if run:
-        yield b",".join(run)
 
 
 def _last_model_turn(history: History) -> int:
@@ -151,12 +90,9 @@ class _Writer:
         hits = self._hits_before(end)
         if hits is None or self.depends_on >= end:
             return known
-        count, size = (len(known.pieces), known.size) if known else (0, 0)
-        pieces = [*self.out[:count], *_joined(self.out[count:])]  # the last known one may have become longer
-        size += sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in pieces[count:])
-        size -= self.shared_size
+        pieces, size = joined_pieces(known, self.out)
         expanded = frozenset(self.expanded)
-        return Beginning(end, self.rules, hits, pieces, self.untouched, self.changed, expanded, size)
+        return Beginning(end, self.rules, hits, pieces, self.untouched, self.changed, expanded, size - self.shared_size)
 
     def _hits_before(self, end: int) -> dict[int, Sequence[TrueTurn]] | None:
         """The hits before a turn; None if one of them is written in its own way because it is the last step."""
@@ -287,7 +223,7 @@ class _Writer:
         pieces = self._true_pieces(true)
         self.out += pieces
         if true.written is not None:
-            self.shared_size += sum([len(piece) for piece in pieces if len(piece) >= _LARGE])
+            self.shared_size += sum([len(piece) for piece in pieces if len(piece) >= LARGE])
 
     def _true_pieces(self, true: TrueTurn) -> list[Piece]:
         """The pieces of a true turn whose calls the client does not answer, responses included."""

@@ -130,7 +130,7 @@ class History:
 
     Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
     the texts to be kept in characters, and `memo` holds the ledger's results for the first `remembered` turns.
-    `beginning`: what the first turns were rewritten as, see `rewriting.Beginning`.
+    `beginning`: what the first turns were rewritten as, see `beginnings.Beginning`.
     """
 
     __slots__ = ("beginning", "end", "holds", "identified", "memo", "remembered", "text_size", "turns")

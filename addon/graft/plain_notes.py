@@ -1,0 +1,54 @@
+"""Notes of turns without calls. If the store fails, they are made later."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from addon.metrics import Metrics
+from store.base import Store, StoreUnavailable
+
+type _Note = tuple[str, Sequence[bytes], bytes]
+"""The arguments of `Store.save_plain`."""
+
+_MOST = 1024
+"""The most notes that wait for a failed store."""
+
+
+class PlainNotes:
+    """`warn` logs a warning, `failed` an unexpected error with its meaning."""
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        warn: Callable[[str], None],
+        failed: Callable[[Exception, str], object],
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._warn = warn
+        self._failed = failed
+        self._waiting: deque[_Note] = deque()
+
+    async def add(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
+        """Note a turn without calls. If the store fails, the answer does not: the note is made later, after all newer
+        ones, so that a note that always fails blocks no other."""
+        note: _Note | None = session, keys, chain
+        try:
+            while note is not None:
+                await self._store.save_plain(*note)
+                note = self._waiting.popleft() if self._waiting else None
+        except StoreUnavailable as error:
+            self._metrics.error("store")
+            self._warn(f"the store failed, answers without calls are noted later: {error}")
+        except Exception as error:
+            self._failed(error, "an answer without calls is noted later")
+        finally:
+            if note is not None:
+                self._add_later(note)
+
+    def _add_later(self, note: _Note) -> None:
+        if len(self._waiting) == _MOST:
+            self._waiting.popleft()
+            self._metrics.error("store")
+            self._warn(f"more than {_MOST} answers without calls wait to be noted: the oldest are never noted")
+        self._waiting.append(note)
