@@ -36,10 +36,10 @@ async def test_paused_answers_are_remembered_by_their_bytes(graft: Graft) -> Non
 
 async def test_new_settings_forget_what_the_old_ones_made(graft: Graft) -> None:
     old = graft.grafter
-    old.keep_continuation("default", "token", paused("x"))
+    old.continuations.keep("default", "token", paused("x"))
     new = Graft(graft.store).grafter
     replacing = type(new)(graft.store, old.settings, old.metrics, budget=old.budget)
     assert old.budget.size == 0
-    old.keep_continuation("default", "token", paused("x"))  # an answer that is still on its way
-    assert replacing.continuation("default", "token") is None
+    old.continuations.keep("default", "token", paused("x"))  # an answer that is still on its way
+    assert replacing.continuations.find("default", "token") is None
     assert old.budget.size == 0
