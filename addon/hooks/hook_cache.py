@@ -24,6 +24,7 @@ from mitmproxy.addonmanager import AddonManager, safecall, traverse
 from addon.hooks.heap import keep_freed_memory
 from addon.hooks.layer_shortcuts import LAYER_SHORTCUTS
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.sending_shortcuts import SENDING_SHORTCUTS
 from addon.hooks.shortcuts import SHORTCUTS, Shortcut, take_all
 from addon.hooks.source_hash import source_hash
 from addon.hooks.stream_shortcuts import STREAM_SHORTCUTS
@@ -41,7 +42,7 @@ _KNOWN = (
 )
 WRITTEN_FOR = "bada7e535a579aba"
 
-ALL_SHORTCUTS = (*SHORTCUTS, *STREAM_SHORTCUTS, *LAYER_SHORTCUTS)
+ALL_SHORTCUTS = (*SHORTCUTS, *STREAM_SHORTCUTS, *LAYER_SHORTCUTS, *SENDING_SHORTCUTS)
 
 _OWN = __name__.rpartition(".")[0]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"

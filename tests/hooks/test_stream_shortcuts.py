@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import NextLayer, NextLayerHook
 from mitmproxy.proxy.layers.http import HTTPMode, HttpStream
 from mitmproxy.proxy.layers.http._events import ResponseData
-from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook, HttpResponseHeadersHook
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.test import taddons
@@ -40,8 +40,16 @@ def shortened() -> Iterator[None]:
         assert len(took) == len(ALL_SHORTCUTS)
         yield
     finally:
-        for shortcut in took:
-            shortcut.release()
+        while took:
+            took.pop().release()
+
+
+@cache
+def options_of(**given: Any) -> Options:
+    with taddons.context(Proxyserver()) as context:
+        context.options.update(connection_strategy="lazy", **given)
+        options: Options = context.options
+        return options
 
 
 class Tunnel(TunnelLayer):
@@ -63,21 +71,30 @@ class Tunnel(TunnelLayer):
 
 
 class Wire:
-    """The layers of a proxy's connection. `log`: what they do, event by event."""
+    """The layers of a proxy's connection. `log`: what they do, event by event; `sent`: each piece that they send."""
 
     def __init__(
-        self, options: Options, mode: str, stream: Callable[[HTTPFlow], None], *, has_tunnel: bool = False
+        self,
+        options: Options,
+        mode: str,
+        stream: Callable[[HTTPFlow], None],
+        *,
+        has_tunnel: bool = False,
+        streams: bool = False,
     ) -> None:
+        """`streams`: the request's body streams too."""
         client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), state=ConnectionState.OPEN)
         client.proxy_mode = ProxyMode.parse(mode)
         self.context = Context(client, options)
         self.top = NextLayer(self.context, ask_on_start=True)
-        self.log: list[list[object]] = []
+        self.log: list[list[Any]] = []
+        self.sent: list[bytes] = []
         self.late: list[commands.StartHook] = []
         """The hooks whose end is still to come, if `is_late`."""
         self.is_late = False
         self.flow: HTTPFlow | None = None
         self._stream = stream
+        self._streams = streams
         self._layers: deque[Callable[[Context], Any]] = deque(
             [
                 layers.modes.ReverseProxy if mode.startswith("reverse") else layers.modes.HttpProxy,
@@ -89,14 +106,16 @@ class Wire:
         )
 
     def has(self, event: events.Event) -> None:
-        log: list[object] = []
+        log: list[Any] = []
         self.log.append(log)
         waiting = deque([event])
         while waiting:
             for command in self.top.handle_event(waiting.popleft()):
                 match command:
                     case commands.SendData(connection=to, data=data):
-                        log.append((type(to).__name__, data))
+                        self.sent.append(data)
+                        before = log.pop() if log and log[-1][0] == type(to).__name__ else ("", b"")
+                        log.append((type(to).__name__, before[1] + data))
                     case commands.OpenConnection(connection=to):
                         to.state = ConnectionState.OPEN
                         self.server: Connection = to
@@ -119,6 +138,8 @@ class Wire:
     def _run(self, hook: commands.StartHook) -> None:
         if isinstance(hook, NextLayerHook):
             hook.data.layer = self._layers.popleft()(hook.data.context)
+        if isinstance(hook, HttpRequestHeadersHook):
+            hook.flow.request.stream = self._streams
         if isinstance(hook, HttpResponseHeadersHook):
             self.flow = hook.flow
             self._stream(hook.flow)
@@ -173,22 +194,20 @@ OPTIONS: dict[str, dict[str, Any]] = {"": {}, "stored": {"store_streamed_bodies"
 
 def passed(stream: str, pieces: Sequence[bytes], mode: str = "reverse:http://up.test", **given: Any) -> list[object]:
     """What the layers do, twice on one connection, and then when the upstream closes."""
-    with taddons.context(Proxyserver()) as context:
-        context.options.update(connection_strategy="lazy", **given)
-        wire = Wire(context.options, mode, STREAMS[stream])
-        wire.has(events.Start())
-        request = REQUEST if mode.startswith("reverse") else REQUEST.replace(b"/a", b"http://up.test/a", 1)
-        for _ in range(2):
-            if not wire.context.client.connected:
-                break
-            wire.has(events.DataReceived(wire.context.client, request))
-            for piece in pieces:
-                wire.got(piece)
-            content = wire.flow.response.data.content if wire.flow and wire.flow.response else None
-            wire.log.append([content])
-        wire.server.state = ConnectionState.CLOSED
-        wire.has(events.ConnectionClosed(wire.server))
-        return [*wire.log]
+    wire = Wire(options_of(**given), mode, STREAMS[stream])
+    wire.has(events.Start())
+    request = REQUEST if mode.startswith("reverse") else REQUEST.replace(b"/a", b"http://up.test/a", 1)
+    for _ in range(2):
+        if not wire.context.client.connected:
+            break
+        wire.has(events.DataReceived(wire.context.client, request))
+        for piece in pieces:
+            wire.got(piece)
+        content = wire.flow.response.data.content if wire.flow and wire.flow.response else None
+        wire.log.append([content])
+    wire.server.state = ConnectionState.CLOSED
+    wire.has(events.ConnectionClosed(wire.server))
+    return [*wire.log]
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -203,18 +222,17 @@ async def test_an_answer_passes_as_it_did(stream: str, pieces: Sequence[bytes]) 
 
 def tunnelled(greeting: Sequence[bytes]) -> list[object]:
     """What the layers do with a request and its answer through a tunnel for which the client sends this greeting."""
-    with taddons.context(Proxyserver()) as context:
-        wire = Wire(context.options, "reverse:http://up.test", STREAMS["bytes"], has_tunnel=True)
-        wire.has(events.Start())
-        for piece in greeting:
-            wire.has(events.DataReceived(wire.context.client, piece))
-        if wire.context.client.connected:
-            wire.has(events.DataReceived(wire.context.client, REQUEST.swapcase()))
-            for piece in PIECES["a chunk each"]:
-                wire.got(piece)
-            wire.has(events.ConnectionClosed(wire.server))
-        wire.has(events.ConnectionClosed(wire.context.client))
-        return [*wire.log]
+    wire = Wire(options_of(), "reverse:http://up.test", STREAMS["bytes"], has_tunnel=True)
+    wire.has(events.Start())
+    for piece in greeting:
+        wire.has(events.DataReceived(wire.context.client, piece))
+    if wire.context.client.connected:
+        wire.has(events.DataReceived(wire.context.client, REQUEST.swapcase()))
+        for piece in PIECES["a chunk each"]:
+            wire.got(piece)
+        wire.has(events.ConnectionClosed(wire.server))
+    wire.has(events.ConnectionClosed(wire.context.client))
+    return [*wire.log]
 
 
 @pytest.mark.parametrize("greeting", [["hello"], ["hel", "hello"], ["no"]])
@@ -225,10 +243,44 @@ async def test_a_tunnel_is_what_it_was(greeting: list[str]) -> None:
         assert tunnelled(given) == expected
 
 
+POST = b"POST /a HTTP/1.1\r\nhost: up.test\r\n"
+LARGE = bytes(200_000)
+MESSAGES: dict[str, tuple[bytes, bytes]] = {
+    "a length": (b"content-length: 3\r\n\r\n", b"one"),
+    "none": (b"content-length: 0\r\n\r\n", b""),
+    "chunks": (b"transfer-encoding: chunked\r\n\r\n", chunk(b"one") + END),
+    "large": (b"content-length: %d\r\n\r\n" % len(LARGE), LARGE),
+}
+
+
+def exchanged(head: bytes, body: bytes, *, streams: bool) -> tuple[list[object], list[bytes]]:
+    """What the layers do with a request and an answer of this form, and each piece that they send."""
+    wire = Wire(options_of(), "reverse:http://up.test", partial(streamed, stage=streams), streams=streams)
+    wire.has(events.Start())
+    for _ in range(2):
+        wire.has(events.DataReceived(wire.context.client, POST + head))
+        wire.has(events.DataReceived(wire.context.client, body))
+        wire.got(b"HTTP/1.1 200 OK\r\n" + head)
+        wire.got(body)
+    return [*wire.log], wire.sent
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("message", MESSAGES)
+async def test_a_head_is_sent_with_its_body_or_at_once(message: str, streams: bool) -> None:
+    expected, _ = exchanged(*MESSAGES[message], streams=streams)
+    with shortened():
+        log, sent = exchanged(*MESSAGES[message], streams=streams)
+    assert log == expected
+    heads = [piece for piece in sent if piece.endswith(b"\r\n\r\n") and b"HTTP/1.1" in piece]
+    joined = {"a length": 4, "chunks": 4}.get(message, 0) if not streams else 0
+    assert len(heads) == 4 - joined
+
+
 @pytest.mark.parametrize("short", [False, True])
 async def test_a_piece_waits_for_the_hook_that_is_running(short: bool) -> None:
-    with shortened() if short else nullcontext(), taddons.context(Proxyserver()) as context:
-        wire = Wire(context.options, "reverse:http://up.test", STREAMS["as it comes"])
+    with shortened() if short else nullcontext():
+        wire = Wire(options_of(), "reverse:http://up.test", STREAMS["as it comes"])
         wire.has(events.Start())
         wire.has(events.DataReceived(wire.context.client, REQUEST))
         wire.is_late = True
@@ -238,8 +290,7 @@ async def test_a_piece_waits_for_the_hook_that_is_running(short: bool) -> None:
         wire.is_late = False
         wire.has(events.HookCompleted(wire.late.pop()))
         wire.got(chunk(b"two"))
-        sent = [data for step in wire.log for kind, data in (one for one in step if isinstance(one, tuple))]
-        assert sent[1:] == [CHUNKED, chunk(b"one"), chunk(b"two")]
+        assert wire.sent[1:] == [CHUNKED, chunk(b"one"), chunk(b"two")]
 
 
 async def test_a_plain_piece_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
