@@ -13,6 +13,9 @@ from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from addon.graft.neighbours import Neighbours
 from addon.graft.search_state import Asked, SearchState, both
 
+_FEW = 16
+"""The unknown turns that are looked up at once, by all their keys, where a look-up is a round trip."""
+
 
 class Search(SearchState):
     """One search of the ledger for the unknown turns of a history."""
@@ -81,6 +84,8 @@ class Search(SearchState):
         named = {index for index, mine in ids.items() if any(one in by_id for one in mine)}
         known = [self.turns[index].key for index in wanted if index not in named]
         asked = [key for marks in self.marks.values() for key in marks.values()]
+        if self.store.suspends and len(wanted) <= _FEW:
+            asked += [key for index in wanted for key in self._asked_of(index).all]
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):

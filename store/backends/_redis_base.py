@@ -60,6 +60,8 @@ class RedisBase(Store):
         self._sessions: LRUCache[str, tuple[int, Session]] = LRUCache(_SESSIONS)
         self._writes: LRUCache[str, Changes] = LRUCache(_SESSIONS)
         self._revisions: LRUCache[str, int] = LRUCache(_SESSIONS)
+        self._delivered: LRUCache[str, bool] = LRUCache(_SESSIONS)
+        """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
         self._safe_after: Command | None = None
@@ -107,7 +109,7 @@ class RedisBase(Store):
     async def close(self) -> None:
         self._waiters.close()
         await self.link.close()
-        for kept in (self.recent, self._sessions, self._writes, self._revisions, self._own_leases):
+        for kept in (self.recent, self._sessions, self._writes, self._revisions, self._delivered, self._own_leases):
             kept.clear()
 
     async def ping(self) -> None:
@@ -166,6 +168,7 @@ class RedisBase(Store):
     async def apply(self, tx: Transaction) -> dict[Command, Any]:
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
         keys, arguments = tx.arguments(self._life)
+        self._delivered.pop(tx.session, None)
         now, done, *rest = await self.link.script(apply(), keys, arguments)
         self.link.note_time(int(now))
         if not done:

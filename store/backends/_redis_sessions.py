@@ -17,9 +17,12 @@ class RedisSessions(RedisBase):
         of = self.keys.of
         kept = self._sessions.get(session)
         fields = ["version", "deleted", *([] if kept else ["record"])]
-        found, revision = await self.link.run(
-            ("HMGET", of(session, "session"), *fields), ("HGET", of(session, "ledger"), "revision")
+        found, revision, undelivered = await self.link.run(
+            ("HMGET", of(session, "session"), *fields),
+            ("HGET", of(session, "ledger"), "revision"),
+            ("EXISTS", of(session, "request")),
         )
+        self._delivered[session] = not undelivered
         version, deleted = found[0], int(found[1] or 0)
         self._note_revision(session, int(revision or 0))
         if version is None:
