@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, ClassVar, Literal, Self
 
+from store.budget import Budget
 from store.calls import Calls
 from store.models import (
     CachedTools,
@@ -207,6 +208,10 @@ class Store(Calls, Responses):
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         self.ttl = ttl
         self.clock = clock
+        self.remember_within(Budget())
+
+    def remember_within(self, budget: Budget) -> None:
+        """Remember records and writes within this budget from now on; what was remembered before is forgotten."""
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:

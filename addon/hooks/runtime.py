@@ -96,6 +96,7 @@ class Runtime:
             store, source, proxy_id=self.proxy_id, egress=egress, count=self.metrics.count_ended, checks=checks
         )
         self.budget = Budget(settings.cache_bytes)
+        store.remember_within(self.budget)
         self.metrics.cache_sizes = self.budget.sizes
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors, budget=self.budget)
         self.loops = LoopServer()

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from store.backends._changes import Changes, deletions
+from store.backends._changes import Changes, Deletions
 from store.backends._clocks import Clocks
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
 from store.base import StoreUnavailable
+from store.budget import Budget
 from store.models import CachedTools, Call, Session, Turn, UndeliveredAnswer
 
 
@@ -105,9 +106,11 @@ class MemoryBase(Waits):
         self._event_bytes = 0
         self._last_event = self._lost_event = 0
         """The number of the last event, and of the last event that was dropped."""
-        self._deleted = deletions()
         self._places = itertools.count(1)
         self._revisions = itertools.count(1)
+
+    def remember_within(self, budget: Budget) -> None:
+        self._deleted = Deletions(budget)
 
     async def open(self) -> None:
         self._is_open = True

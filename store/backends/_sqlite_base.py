@@ -10,14 +10,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import filelock
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends import _sqlite_schema as schema
-from store.backends._changes import Changes, deletions
+from store.backends._changes import Changes, Deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks
 from store.backends._key_filter import BEGINNINGS, KeyFilter
@@ -27,6 +27,7 @@ from store.backends._syncs import Syncs
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
 from store.base import StoreBusy, StoreUnavailable
+from store.budget import Budget, Share
 from store.models import Call, Session
 
 Rows = list[tuple[Any, ...]]
@@ -34,8 +35,15 @@ Rows = list[tuple[Any, ...]]
 LONGEST_LEASE = 3600.0
 """Seconds. Longer leases are cut after a reboot of the machine, since steady time restarts then."""
 
-_CHANGES = 256
-"""The number of sessions whose recent changes are kept."""
+_SESSION = 512
+"""The approximate memory use of a session in bytes, besides three times its JSON."""
+
+
+class KnownSession(NamedTuple):
+    """A session's record, None if there is none that can be read."""
+
+    record: Session | None
+    is_unreadable: bool = False
 
 
 class SqliteBase(Waits):
@@ -60,22 +68,22 @@ class SqliteBase(Waits):
         self._syncs: Syncs | None = None
         self._notes: NoteLog | None = None
         self._key_filter: KeyFilter | None = None  # of the keys of turns with calls
-        self._sessions: dict[str, Session] = {}  # all sessions, written through
-        self._unreadable: set[str] = set()  # names of sessions with an unreadable record
-        self._revisions: dict[str, int] = {}
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
         self.busy_timeout: int | None = None  # in milliseconds, of the connection
         self.locked_since: float | None = None  # by another program: see `_patience`
-        self._writes: dict[str, Changes] = {}
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
         self._file_error = ""
         self._damage = ""
         self._last_event = self._lost_event = 0
         self._last_change = 0  # the number of rows that the connection has changed
-        self._deleted = deletions()
         self._waiters = Waiters()
+
+    def remember_within(self, budget: Budget) -> None:
+        self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 12, 1 / 3, one=1)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 24, 1 / 6, one=1)
+        self._deleted = Deletions(budget)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -105,11 +113,6 @@ class SqliteBase(Waits):
             self._lost_event = int(meta.get("lost_event", 0))
             self._resume_clocks(meta.get("clock"))
             if not self.read_only:
-                for name, record in self._rows("SELECT name, record FROM session"):
-                    if session := records.read(Session, record):
-                        self._sessions[name] = session
-                    else:
-                        self._unreadable.add(name)
                 self._settle_unreadable()
                 self._key_filter = KeyFilter(self._rows(f"{BEGINNINGS} FROM turn_key")[0][0])
                 self._syncs = Syncs(files.wal_of(self.path), self._changes)
@@ -171,8 +174,6 @@ class SqliteBase(Waits):
         self.busy_timeout = self.locked_since = None
         self._files, self._file_error, self._damage, self._last_change = {}, "", "", 0
         self._sessions.clear()
-        self._unreadable.clear()
-        self._revisions.clear()
         self._leases.clear()
         self._writes.clear()
 
@@ -258,15 +259,25 @@ class SqliteBase(Waits):
 
     def _note(self, session: str, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
         """A write to the session's ledger concerned these turns and keys."""
-        before = self._revisions.get(session, 0)
-        if not before and not turn_ids:
+        changes = self._writes.get(session) or Changes(0)
+        if not changes.revision and not turn_ids:
             return  # without turns, no look-up has results
-        revision = self._revisions[session] = next(self._next_revision)
-        if (changes := self._writes.get(session)) is None:
-            if len(self._writes) >= _CHANGES:
-                self._writes.clear()
-            changes = self._writes[session] = Changes()
-        changes.note(before, revision, turn_ids, keys)
+        changes.note(changes.revision, next(self._next_revision), turn_ids, keys)
+        changes.shrink(self._writes.largest // 2)
+        self._writes.put(session, changes, changes.size)
+
+    def _known_session(self, name: str) -> KnownSession:
+        if (known := self._sessions.get(name)) is None:
+            rows = self._rows("SELECT record FROM session WHERE name = ?", name)
+            session = records.read(Session, rows[0][0]) if rows else None
+            known = KnownSession(session, bool(rows) and session is None)
+            if not self.read_only:
+                self._remember_session(name, known, len(rows[0][0]) if rows else 0)
+        return known
+
+    def _remember_session(self, name: str, known: KnownSession, size: int) -> None:
+        """`size`: of the record as JSON."""
+        self._sessions.put(name, known, _SESSION + 3 * size)
 
     def _rows(self, statement: str, *values: Any) -> Rows:
         try:

@@ -100,7 +100,7 @@ class SqliteCalls(SqliteBase):
 
     def _claimable(self, session: str, names: Collection[str], steady: float) -> Call | None:
         """The oldest call that may be claimed, or settled by a claim."""
-        guarded = states.approval_required(self._sessions.get(session))
+        guarded = states.approval_required(self._known_session(session).record)
         rows = self._each_row(
             f"SELECT record FROM call WHERE session = ? AND claimable_at <= ? AND name IN ({marks_for(names)})"
             f" AND (status = 'running' OR name NOT IN ({marks_for(guarded)})"

@@ -8,6 +8,7 @@ from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
+from store.backends._changes import Changes
 from store.backends._sqlite_base import Rows
 from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_retries import note_request
@@ -156,19 +157,17 @@ class SqliteLedger(SqliteNoting):
     def revision(self, session: str) -> int | None:
         if self.read_only:
             return None
-        if (known := self._revisions.get(session)) is not None:
-            return known
+        if (known := self._writes.get(session)) is not None:
+            return known.revision
         rows = self._rows("SELECT 1 FROM turn WHERE session = ? LIMIT 1", session)
-        revision = next(self._next_revision) if rows else 0
-        if rows or session in self._sessions:  # names that clients make up are not cached
-            self._revisions[session] = revision
-        return revision
+        known = Changes(next(self._next_revision) if rows else 0)
+        self._writes.put(session, known, known.size)
+        return known.revision
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
-        changes, now = self._writes.get(session), self._revisions.get(session)
-        if since == now:
-            return LedgerChanges()
-        return None if changes is None or now is None else changes.since(since, now)
+        if (changes := self._writes.get(session)) is None:
+            return None
+        return LedgerChanges() if since == changes.revision else changes.since(since, changes.revision)
 
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         rules.check_limit(limit)

@@ -4,7 +4,7 @@ from typing import Any
 
 from store.backends import _records as records
 from store.backends import _rules as rules
-from store.backends._sqlite_base import SqliteBase
+from store.backends._sqlite_base import KnownSession, SqliteBase
 from store.backends._sqlite_transaction import Transaction
 from store.base import StoreUnavailable
 from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
@@ -19,19 +19,13 @@ TABLES = (
 class SqliteSessions(SqliteBase):
     async def snapshot(self, session: str) -> Snapshot:
         record = self._session(session)
-        return Snapshot(record, record.version if record else -self._deleted.get(session, 0), self.revision(session))
+        return Snapshot(record, record.version if record else -self._deleted.of(session), self.revision(session))
 
     def _session(self, name: str) -> Session | None:
-        if not self.read_only and self._db is not None:
-            session = self._sessions.get(name)
-            if session is None and name in self._unreadable:
-                raise _unreadable(name)
-            return session
-        rows = self._rows("SELECT record FROM session WHERE name = ?", name)
-        session = records.read(Session, rows[0][0]) if rows else None
-        if rows and session is None:
+        known = self._known_session(name)
+        if known.is_unreadable:
             raise _unreadable(name)
-        return session
+        return known.record
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         rules.check_limit(limit)
@@ -50,7 +44,7 @@ class SqliteSessions(SqliteBase):
 
     def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
         with Transaction(self) as tx:
-            old = self._sessions.get(name)
+            old = self._known_session(name).record
             rules.check_version(old, name, if_version)
             # the number of this write's event, which is unique
             session = rules.changed(old, name, changes, version=self._last_event + 1, now=tx.now)
@@ -59,14 +53,14 @@ class SqliteSessions(SqliteBase):
             tx.record(name, kind, session.masked().model_dump_json())
             if "toolset" in changes:
                 tx.changed.append(name)
-        self._unreadable.discard(name)
-        self._sessions[name] = stored = Session.model_validate_json(record)
+        stored = Session.model_validate_json(record)
+        self._remember_session(name, KnownSession(stored), len(record))
         return stored
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
         await self._write_notes()  # otherwise a start after a kill would restore the session's notes
         with Transaction(self) as tx:
-            rules.check_version(self._sessions.get(name), name, if_version)
+            rules.check_version(self._known_session(name).record, name, if_version)
             deleted = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
             for table in TABLES:
                 deleted += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
@@ -75,10 +69,9 @@ class SqliteSessions(SqliteBase):
             tx.db.execute("DELETE FROM event WHERE session = ?", (name,))
             tx.record(name, "session.deleted", rules.json_text({"name": name}))
             tx.changed.append(name)
-        self._sessions.pop(name, None)
-        self._unreadable.discard(name)
-        self._revisions.pop(name, None)
-        self._deleted[name] = self._last_event
+        self._sessions.pop(name)
+        self._writes.pop(name)
+        self._deleted.note(name, self._last_event)
         return True
 
     async def put_cached_tools(self, cached: CachedTools) -> None:

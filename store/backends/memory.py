@@ -33,7 +33,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
     async def snapshot(self, session: str) -> Snapshot:
         self._check_open()
         record = self._sessions.get(session)
-        return Snapshot(record, record.version if record else -self._deleted.get(session, 0), self.revision(session))
+        return Snapshot(record, record.version if record else -self._deleted.of(session), self.revision(session))
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         self._check_open()
@@ -71,7 +71,7 @@ class MemoryStore(MemoryLedger, MemoryRetries, MemoryResponses):
                     del self._calls[call_id]
         self._keep_events([event for event in self._events if event.session != name])
         self._record((name, "session.deleted", rules.json_text({"name": name})), changed=[name])
-        self._deleted[name] = self._last_event
+        self._deleted.note(name, self._last_event)
         return True
 
     async def put_cached_tools(self, cached: CachedTools) -> None:

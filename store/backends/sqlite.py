@@ -120,7 +120,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
             deleted += len(events) + self._expire_responses(tx)
         self._lost_event = lost
         for name in names:
-            self._revisions.pop(name, None)
+            self._writes.pop(name)
         self._wake((), (), names)
         return deleted
 
