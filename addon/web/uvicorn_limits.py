@@ -67,6 +67,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether the client disconnected before a whole answer was written."""
         self._head: int | None = 0
         """Bytes of the current head after its first piece; None while no head is being read."""
+        self._is_parsing = False
+        self._next: tuple[RequestResponseCycle, Any] | None = None
+        """A request that begins when all bytes at hand are parsed: its body, too, then takes no further turn of the
+        event loop."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -110,7 +114,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         before, answered = self._head, self.server_state.total_requests
+        self._is_parsing = True
         super().data_received(data)
+        self._is_parsing = False
+        if self._next is not None:
+            (cycle, app), self._next = self._next, None
+            if not self.transport.is_closing():
+                self._start_asgi_task(cycle, app)
         # In mitmproxy's event loop a task begins at once, so a request may have been answered already.
         is_over = self.is_idle and self.server_state.total_requests == answered
         if self._clock is None and (self._head is not None or is_over):  # a head has begun, or something else
@@ -136,6 +146,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._is_parsing:
+            self._next = cycle, app
+            return
         cycle.transport = _AnswerTransport(self.transport, self.loop)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
