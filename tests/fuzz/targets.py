@@ -78,10 +78,12 @@ class Answers:
         outcome = await self.grafter.request(shape.target, config, encode(shape.body), asker="key:k", url=shape.path)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
-        capture = Capture(self.grafter, outcome.exchange, KINDS[shape.framing])
+        ends_with_connection = len(data) % 3 == 0  # without a choice more, or all tries would be others
+        kind = KINDS[shape.framing]
+        capture = Capture(self.grafter, outcome.exchange, kind, ends_with_connection=ends_with_connection)
         if shape.framing is Framing.JSON:
-            if not concerns(outcome.exchange, data):
-                await note_answer(self.grafter, outcome.exchange, KINDS[shape.framing], data)
+            if not ends_with_connection and not concerns(outcome.exchange, data):
+                await note_answer(self.grafter, outcome.exchange, kind, data)
                 output: bytes | Reply = data
             else:
                 output = await capture.whole(data)
