@@ -33,8 +33,8 @@ runs. Otherwise records expire one by one (`expire`), which no jump of the serve
 _OLDEST = (7, 0)
 """The oldest version of Redis that has all that is used here."""
 
-_SYNC = 5000
-"""Milliseconds that `sync` waits for the disk and the replicas."""
+_SYNC = 2000
+"""Milliseconds that `sync` waits for a replica."""
 
 
 class RedisBase(Store):
@@ -73,7 +73,7 @@ class RedisBase(Store):
     async def open(self) -> None:
         self.link.connect()
         try:
-            info, _ = await self._greet()
+            info = await self._greet()
             version = str(info.get("redis_version", "0"))
             if "valkey" not in str(info.get("server_name", "")) and _numbers(version) < _OLDEST:
                 raise StoreUnusable(f"store {self.link.address.name}: version {version} is older than 7.0")
@@ -98,13 +98,13 @@ class RedisBase(Store):
     async def _begin_reading(self) -> None:
         """Begin to read the notices of other processes."""
 
-    async def _greet(self) -> tuple[dict[str, Any], int]:
-        """What the server says of itself, and how many replicas it has."""
+    async def _greet(self) -> dict[str, Any]:
+        """Returns what the server says of itself, and notes whether it has replicas."""
         info, (seconds, rest) = await self.link.run(("INFO",), ("TIME",))
         self.link.note_time(int(seconds) * 1_000_000 + int(rest))
         replicas = int(info.get("connected_slaves", 0))
         self._safe_after = ("WAIT", 1, _SYNC) if replicas else None
-        return info, replicas
+        return dict(info)
 
     async def close(self) -> None:
         self._waiters.close()

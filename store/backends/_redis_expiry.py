@@ -22,6 +22,7 @@ _AGES = ("dated", "cached_at", "thread", "unsent_at")
 class RedisExpiry(RedisRetries):
     async def expire(self) -> int:
         self.check_writable()
+        await self._greet()
         if self._clocks.check():
             return 0
         now = self.times().wall

@@ -8,9 +8,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
+import hiredis
 import redis.asyncio as redis
+from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
@@ -26,6 +28,30 @@ PATIENCE = 5.0
 _ONCE = Retry(NoBackoff(), 0)
 
 type Command = tuple[Any, ...]
+
+
+class _Packing:
+    """Connections that pack commands in C: a transaction has many arguments."""
+
+    def pack_command(self, *arguments: Any) -> list[bytes]:
+        packed: bytes = hiredis.pack_command(arguments)
+        return [packed]
+
+
+class _Connection(_Packing, Connection):
+    pass
+
+
+class _TlsConnection(_Packing, SSLConnection):
+    pass
+
+
+class _SentinelConnection(_Packing, SentinelManagedConnection):
+    pass
+
+
+class _SentinelTlsConnection(_Packing, SentinelManagedSSLConnection):
+    pass
 
 
 class Script:
@@ -60,19 +86,24 @@ class Link:
             "client_name": "toolgraft",
             "protocol": 2,
         }
-        if address.tls:
-            options |= {"ssl": True, "ssl_ca_certs": address.ca}
         if address.kind == "sentinel":
+            kind = _SentinelTlsConnection if address.tls else _SentinelConnection
+            if address.tls:
+                options |= {"ssl": True, "ssl_ca_certs": address.ca}
             self._sentinel = Sentinel(  # type: ignore[no-untyped-call]
                 address.hosts, sentinel_kwargs={"socket_timeout": PATIENCE}, **options
             )
-            self._client = self._sentinel.master_for(address.service, db=address.database)
-            self._reader = self._sentinel.master_for(address.service, db=address.database, retry=_ONCE)
+            options = {"db": address.database, "connection_class": kind}
+            self._client = self._sentinel.master_for(address.service, **options)
+            self._reader = self._sentinel.master_for(address.service, **options, retry=_ONCE)
         else:
             ((host, port),) = address.hosts
             options |= {"host": host, "port": port, "db": address.database}
-            self._client = redis.Redis(**options)
-            self._reader = redis.Redis(**{**options, "retry": _ONCE})
+            options["connection_class"] = _TlsConnection if address.tls else _Connection
+            if address.tls:
+                options["ssl_ca_certs"] = address.ca
+            self._client = redis.Redis.from_pool(redis.ConnectionPool(**options))
+            self._reader = redis.Redis.from_pool(redis.ConnectionPool(**{**options, "retry": _ONCE}))
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -40,12 +39,15 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(program: str, *options: str, port: int | None = None, folder: Path | None = None) -> Iterator[int]:
-    """A server on a free port, with its files in a folder of its own."""
+def running(
+    program: str, *options: str, port: int | None = None, options_first: bool = False, tls: bool = False
+) -> Iterator[int]:
+    """A server on a free port, with its files in a folder of its own. `options_first`: they begin with a file."""
     port = port or free_port()
-    with tempfile.TemporaryDirectory(prefix="toolgraft-redis-", ignore_cleanup_errors=True) as temporary:
-        where = str(folder or temporary)
-        arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", where, *options]
+    with tempfile.TemporaryDirectory(prefix="toolgraft-redis-", ignore_cleanup_errors=True) as folder:
+        ports = ["--port", "0", "--tls-port", str(port)] if tls else ["--port", str(port)]
+        arguments = [*ports, "--bind", "127.0.0.1", "--dir", folder]
+        arguments = [*options, *arguments] if options_first else [*arguments, "--save", "", *options]
         with subprocess.Popen([need(program), *arguments], stdout=subprocess.DEVNULL) as process:
             try:
                 _wait(port, process)
