@@ -62,7 +62,6 @@ class CallRun:
         call: CapturedCall,
         initial_state: InitialState,
         binding: Binding,
-        step: RunningStep,
         limit: asyncio.Semaphore,
         loop_id: str,
     ) -> None:
@@ -74,7 +73,6 @@ class CallRun:
         self.initial = initial_state
         self.binding = binding
         self.rules = binding.rules
-        self.step = step
         self.limit = limit
         self.loop_id = loop_id
         self.timeout = config.tool_timeout if self.rules.timeout is None else self.rules.timeout
@@ -82,8 +80,9 @@ class CallRun:
         self._has_begun = initial_state.loop_id is not None  # the proxy runs the call
         self._has_worker = False  # this call was released to workers, rather than an identical one
 
-    async def response(self) -> Document:
-        """The functionResponse's `response`."""
+    async def response(self, step: RunningStep) -> Document:
+        """The functionResponse's `response`. The step, which refers to this call, is not kept: with it the call would
+        stay until the garbage collector runs."""
         call = self.call
         try:
             if self.initial.error is not None:
@@ -93,7 +92,7 @@ class CallRun:
             if self.initial.unchecked and self.binding.schema is not None:
                 if problems := await self.context.checks.problems(self.binding.schema, call.args, self.timeout):
                     return await self._store_result(error=misfit(problems))
-            await self.step.wait_turn(call.call_id)
+            await step.wait_turn(call.call_id)
             if self.initial.approval and (denial := await self._denial()) is not None:
                 return denial
             if self.binding.handler is Handler.NOBODY:

@@ -179,7 +179,7 @@ class Executors:
             if initial_state.unchecked:
                 self._track(asyncio.ensure_future(self._check(config, call, binding)))
             return
-        run = CallRun(self._context, config, call, initial_state, binding, step, limit, loop_id)
+        run = CallRun(self._context, config, call, initial_state, binding, limit, loop_id)
         self._track(step.add(call.call_id, call.name, binding.rules.after, run))
 
     def background(self, config: SessionConfig) -> "BackgroundStep":

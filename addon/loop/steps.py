@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document
 class RunningCall(Protocol):
     """A call that is run here."""
 
-    async def response(self) -> Document: ...
+    async def response(self, step: "RunningStep") -> Document: ...
 
     async def outlives_its_loop(self) -> bool: ...
 
@@ -32,7 +32,7 @@ class RunningStep:
     def add(self, call_id: str, name: str, after: Collection[str], run: RunningCall) -> asyncio.Task[Document]:
         """Begin a call. Its order is noted before its task is created: an event loop may begin a task at once."""
         self.names[call_id], self.after[call_id], self.runs[call_id] = name, after, run
-        task = self.tasks[call_id] = asyncio.ensure_future(run.response())
+        task = self.tasks[call_id] = asyncio.ensure_future(run.response(self))
         task.set_name(name)
         return task
 

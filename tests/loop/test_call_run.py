@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from addon.loop.call_run import CallRun
 from addon.tools import schema_checks
 from store.models import Call, Executor, Status, ToolRules
 from tests.loop.calling import PLACE, hangs, responses, returns
-from tests.loop.conftest import Proxy, call, until
+from tests.loop.conftest import Proxy, Scripted, call, says, until
 
 
 async def test_a_call_that_could_not_be_run_has_its_answer_in_the_store(
@@ -287,3 +289,24 @@ async def test_arguments_are_checked_before_a_worker_s_answer_is_waited_for(prox
     await proxy.declare(REMOTE, remote=WORKER)
     (response,) = await responses(proxy, call("remote", place=1))
     assert "do not fit" in response["error"]
+
+
+async def test_a_call_is_freed_with_its_loop(proxy: Proxy) -> None:
+    """At once: with each loop that is left to the garbage collector, it runs more often."""
+    runs: list[weakref.ref[object]] = []
+
+    async def tool() -> int:
+        runs.extend(map(weakref.ref, proxy.runner.step.runs.values()))
+        return 1
+
+    proxy.tools.add("tool", tool)
+    await proxy.open()
+    proxy.upstream(Scripted([says(call("tool"))], [says("Done.", finish="STOP")]))
+    gc.collect()
+    gc.disable()
+    try:
+        await proxy.ask("hi")
+        await asyncio.sleep(0)  # the tasks' callbacks
+        assert [run() for run in runs] == [None]
+    finally:
+        gc.enable()
