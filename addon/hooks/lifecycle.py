@@ -1,7 +1,6 @@
 """Registers and parses the options, starts and stops the runtime, and tells the user about it."""
 
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from addon.gateway.upstream_factory import UpstreamFactory
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
+from addon.hooks.heap import collect_less_often
 from addon.hooks.runtime import Runtime
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.options import OPTIONS
@@ -117,9 +117,7 @@ class Lifecycle:
         if (member := membership()) is None or member.slot == 0:
             for line in banner(listening, self.runtime, ca):
                 logger.info(line)
-        # imported modules stay: full collections need not traverse them every time
-        gc.collect()
-        gc.freeze()
+        collect_less_often()
 
     def done(self) -> asyncio.Task[None] | None:
         """mitmproxy serves until the task has ended; clients are refused meanwhile, not served without the addon."""

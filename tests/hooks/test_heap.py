@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import platform
 import re
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from addon.hooks.heap import give_back_when_idle, keep_freed_memory
+from addon.hooks.heap import collect_less_often, give_back_when_idle, keep_freed_memory
 
 
 def test_glibc_takes_both_options() -> None:
@@ -31,6 +32,17 @@ def test_other_libraries_stay_as_they_are(library: object, monkeypatch: pytest.M
 async def test_other_libraries_are_not_asked_for_freed_memory(library: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     await asyncio.wait_for(give_back_when_idle(), 5)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2000, 10_000), (50_000, 50_000)])
+def test_garbage_is_collected_less_often(before: int, after: int) -> None:
+    own = gc.get_threshold()
+    try:
+        gc.set_threshold(before, 7, 8)
+        collect_less_often()
+        assert gc.get_threshold() == (after, 7, 8)
+    finally:
+        gc.set_threshold(*own)
 
 
 async def test_freed_memory_is_given_back_once_after_work(monkeypatch: pytest.MonkeyPatch) -> None:
