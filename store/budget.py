@@ -44,6 +44,7 @@ class Budget:
         share = Share[K, V](self, int(own * self.limit), int(most * self.limit), dropped)
         share.largest = int(one * share.most)
         self._shares[name] = share
+        assert sum(one.own for one in self._shares.values()) <= self.limit, "the shares' own parts are more than all"
         return share
 
     def sizes(self) -> dict[str, int]:

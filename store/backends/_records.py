@@ -5,13 +5,14 @@ count as never set, except for essential ones, such as whether a call is run, or
 unreadable: it is left out and logged once, and does not hide other records.
 """
 
-import functools
 import logging
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import pydantic_core
 from pydantic import ValidationError
 
+from store.budget import Budget, Share
 from store.models import Call, Record, Response, Session
 
 logger = logging.getLogger(__name__)
@@ -32,12 +33,29 @@ _MAX_LOGGED = 1000
 """The number of unreadable records that are logged."""
 
 _SMALL = 4096
-"""The size of records that are remembered, in characters."""
-
-_REMEMBERED = 256
-"""The number of small records that are remembered: a chat, or a list, is read more than once."""
+"""The most characters of a record that is remembered."""
 
 _logged: set[int] = set()
+
+
+def memory_of(size: int) -> int:
+    """The approximate memory use, in bytes, of a record whose JSON has so many characters."""
+    return 512 + 3 * size
+
+
+def _share(budget: Budget) -> Share[tuple[type[Record], str], Record]:
+    return budget.share("records", 1 / 48, 1 / 12)
+
+
+_small = _share(Budget())
+"""Small records, of this process's store: a chat, or a list, is read more than once."""
+
+
+def remember_within(budget: Budget) -> None:
+    """Remember small records within this budget from now on."""
+    global _small
+    _small.clear()
+    _small = _share(budget)
 
 
 def versioned(text: str) -> str:
@@ -48,19 +66,18 @@ def versioned(text: str) -> str:
 def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
     """The record; None if it is unreadable. `log`: whether to log that."""
     try:
-        return (_read_small if len(text) <= _SMALL else _read)(model, text)
+        if len(text) > _SMALL:
+            return model.model_validate_json(text, extra="ignore")
+        known = _small.get((model, text))
+        if known is None:
+            known = model.model_validate_json(text, extra="ignore")
+            _small.put((model, text), known, len(text) + memory_of(len(text)))
+        return cast(R, known)
     except ValidationError as error:
         record = _leniently(model, text, error)
         if record is None and log:
             _log(model, text, error)
         return record
-
-
-def _read[R: Record](model: type[R], text: str) -> R:
-    return model.model_validate_json(text, extra="ignore")
-
-
-_read_small = functools.lru_cache(_REMEMBERED)(_read)
 
 
 def read_all[R: Record](model: type[R], texts: Iterable[str]) -> Iterator[R]:

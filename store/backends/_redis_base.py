@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
-from cachetools import LRUCache
-
 from store.backends import _records as records
 from store.backends import _redis_url as urls
 from store.backends import _redis_values as values
@@ -18,13 +16,11 @@ from store.backends._redis_link import Command, Link
 from store.backends._redis_transaction import Transaction, apply, written_by
 from store.backends._waiters import Waiters
 from store.base import NotDurable, Store, StoreUnavailable, StoreUnusable
+from store.budget import Budget, Share
 from store.models import Record, Session
 
-_RECENT = 4 * 1024 * 1024
-"""Bytes of values that are kept because this process has just written them: the next write begins with them."""
-
-_SESSIONS = 1000
-"""The number of sessions whose record and latest writes are kept."""
+SMALL = 128
+"""The memory use of a session's name and a number in bytes."""
 
 _LIFE = 4, 7 * 24 * 3600
 """Redis deletes a key that was not written for this many times the ttl, and as many seconds: what is left if no proxy
@@ -53,18 +49,22 @@ class RedisBase(Store):
         self.secret, self.epoch = b"", ""
         self.link = Link(address)
         self.keys = Keys(address.prefix)
-        self.recent: LRUCache[tuple[Any, ...], bytes] = LRUCache(_RECENT, getsizeof=len)
         if clock is time.time:
             self.clock = self.link.time
         self._clocks = self._new_clocks()
-        self._sessions: LRUCache[str, tuple[int, Session]] = LRUCache(_SESSIONS)
-        self._writes: LRUCache[str, Changes] = LRUCache(_SESSIONS)
-        self._revisions: LRUCache[str, int] = LRUCache(_SESSIONS)
-        self._delivered: LRUCache[str, bool] = LRUCache(_SESSIONS)
         """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
         self._safe_after: Command | None = None
+
+    def remember_within(self, budget: Budget) -> None:
+        records.remember_within(budget)
+        # What this process has just written: the next write begins with it.
+        self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 24, 1 / 3, one=1 / 8)
+        self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 12, 1 / 3, one=1)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 24, 1 / 6, one=1)
+        self._revisions: Share[str, int] = budget.share("ledger revisions", 1 / 96, 1 / 24)
+        self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 96, 1 / 24)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -109,8 +109,9 @@ class RedisBase(Store):
     async def close(self) -> None:
         self._waiters.close()
         await self.link.close()
-        for kept in (self.recent, self._sessions, self._writes, self._revisions, self._delivered, self._own_leases):
-            kept.clear()
+        for share in (self.recent, self._sessions, self._writes, self._revisions, self._delivered):
+            share.clear()
+        self._own_leases.clear()
 
     async def ping(self) -> None:
         if self.read_only:
@@ -168,32 +169,38 @@ class RedisBase(Store):
     async def apply(self, tx: Transaction) -> dict[Command, Any]:
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
         keys, arguments = tx.arguments(self._life)
-        self._delivered.pop(tx.session, None)
+        self._delivered.pop(tx.session)
         now, done, *rest = await self.link.script(apply(), keys, arguments)
         self.link.note_time(int(now))
         if not done:
             commands = list(tx.conditions)
             conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}
             for command in conflicts:
-                self.recent.pop(command[1:], None)
+                self.recent.pop(command[1:])
             if not written_by(tx, conflicts):
                 return conflicts
-            self._writes.pop(tx.session, None)
+            self._writes.pop(tx.session)
             return {}
         for place, value in tx.written.items():
-            if value is None or len(value) > _RECENT // 8:
-                self.recent.pop(place, None)
+            if value is None:
+                self.recent.pop(place)
             else:
-                self.recent[place] = value
+                self.recent.put(place, value, len(value))
         _, before, after = (int(number) for number in rest)
         if tx.unknown_changes:
-            self._writes.pop(tx.session, None)
+            self._writes.pop(tx.session)
         elif tx.touched is not None and after:
-            changes = self._writes.setdefault(tx.session, Changes())
+            changes = self._writes.get(tx.session) or Changes()
             changes.note(before, after, *tx.touched)
+            changes.shrink(self._writes.largest // 2)
+            self._writes.put(tx.session, changes, changes.size)
         if tx.touched is not None or tx.unknown_changes:
-            self._revisions[tx.session] = after
+            self._note_revision(tx.session, after)
         return {}
+
+    def _note_revision(self, session: str, revision: int) -> None:
+        if self._revisions.get(session) != revision:
+            self._revisions.put(session, revision, SMALL)
 
     # --- records ----------------------------------------------------------------------------------------------
 

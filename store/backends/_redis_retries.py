@@ -38,7 +38,7 @@ class RedisRetries(RedisLedger, RedisResponses):
     async def take_over(
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
     ) -> tuple[Turn, list[Call]] | None:
-        if not request_key or self._delivered.pop(session, False):
+        if not request_key or self._delivered.pop(session):
             self.check_open()
             return None
         start = values.prefix(request_key)

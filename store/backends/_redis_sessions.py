@@ -5,7 +5,7 @@ from typing import Any
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
-from store.backends._redis_base import RedisBase, body_of
+from store.backends._redis_base import SMALL, RedisBase, body_of
 from store.backends._redis_keys import SESSION
 from store.backends._redis_transaction import Transaction, transact
 from store.base import StoreUnavailable
@@ -22,11 +22,11 @@ class RedisSessions(RedisBase):
             ("HGET", of(session, "ledger"), "revision"),
             ("EXISTS", of(session, "request")),
         )
-        self._delivered[session] = not undelivered
+        self._delivered.put(session, not undelivered, SMALL)
         version, deleted = found[0], int(found[1] or 0)
         self._note_revision(session, int(revision or 0))
         if version is None:
-            self._sessions.pop(session, None)
+            self._sessions.pop(session)
             return Snapshot(None, -deleted, int(revision or 0))
         if kept is None or kept[0] != int(version):
             if kept is not None:  # another process has written it
@@ -36,12 +36,8 @@ class RedisSessions(RedisBase):
             else:
                 record = found[2]
             kept = int(version), _readable(session, record)
-            self._sessions[session] = kept
+            self._sessions.put(session, kept, records.memory_of(len(kept[1].model_dump_json())))
         return Snapshot(kept[1], kept[0], int(revision or 0))
-
-    def _note_revision(self, session: str, revision: int) -> None:
-        if revision or session in self._revisions:
-            self._revisions[session] = revision
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         rules.check_limit(limit)
@@ -78,7 +74,7 @@ class RedisSessions(RedisBase):
             return Session.model_validate_json(record)
 
         session = await transact(self, name, compute)
-        self._sessions[name] = session.version, session
+        self._sessions.put(name, (session.version, session), records.memory_of(len(session.model_dump_json())))
         return session
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
@@ -109,8 +105,8 @@ class RedisSessions(RedisBase):
             return True
 
         deleted = await transact(self, name, compute)
-        self._sessions.pop(name, None)
-        self._writes.pop(name, None)
+        self._sessions.pop(name)
+        self._writes.pop(name)
         return deleted
 
     async def put_cached_tools(self, cached: CachedTools) -> None:

@@ -35,9 +35,6 @@ Rows = list[tuple[Any, ...]]
 LONGEST_LEASE = 3600.0
 """Seconds. Longer leases are cut after a reboot of the machine, since steady time restarts then."""
 
-_SESSION = 512
-"""The approximate memory use of a session in bytes, besides three times its JSON."""
-
 
 class KnownSession(NamedTuple):
     """A session's record, None if there is none that can be read."""
@@ -81,6 +78,7 @@ class SqliteBase(Waits):
         self._waiters = Waiters()
 
     def remember_within(self, budget: Budget) -> None:
+        records.remember_within(budget)
         self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 12, 1 / 3, one=1)
         self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 24, 1 / 6, one=1)
         self._deleted = Deletions(budget)
@@ -277,7 +275,7 @@ class SqliteBase(Waits):
 
     def _remember_session(self, name: str, known: KnownSession, size: int) -> None:
         """`size`: of the record as JSON."""
-        self._sessions.put(name, known, _SESSION + 3 * size)
+        self._sessions.put(name, known, records.memory_of(size))
 
     def _rows(self, statement: str, *values: Any) -> Rows:
         try:
