@@ -18,14 +18,14 @@ async def stored_calls(store: Store, conversation: Conversation, parsed: Respons
     last = parsed.input.items[-1] if parsed.input.items else None
     if isinstance(last, CallOutput) and last.call_id in given and last.call_id not in conversation.calls:
         step = await _given_one_by_one(store, conversation.session, given[last.call_id].response_id)
-    answers = _answers(conversation)
-    unanswered = [call_id for call_id in conversation.calls if call_id not in answers]
+    responses = _responses(conversation)
+    without = [call_id for call_id in conversation.calls if call_id not in responses]
     return StoredCalls(
         calls={**{call_id: one.part for call_id, one in given.items()}, **step, **conversation.calls},
         steps={call_id: one.response_id for call_id, one in given.items()},
         waiting=list(conversation.calls),
-        answers=answers,
-        hidden=unanswered[1:] if conversation.settings.one_by_one else (),
+        responses=responses,
+        hidden=without[1:] if conversation.settings.one_by_one else (),
         step=step,
         has_history=bool(conversation.contents),
     )
@@ -40,18 +40,18 @@ async def _given_one_by_one(store: Store, session: str, response_id: str) -> dic
     return response.calls if ConversationSettings(**(response.tools or {})).one_by_one else {}
 
 
-def _answers(conversation: Conversation) -> dict[str, Document]:
+def _responses(conversation: Conversation) -> dict[str, Document]:
     """The functionResponse Parts for calls of the last model turn, by the ids that the client knows."""
     left = responses_in(_behind_last_step(conversation.contents))
     found = {one["id"]: one for one in left if one.get("id") in conversation.calls}
     left = [one for one in left if one.get("id") not in found]
-    answers: dict[str, Document] = {}
+    responses: dict[str, Document] = {}
     for call_id, part in conversation.calls.items():
         call = get(part, "functionCall")
         if (response := found.get(call_id) or take_response(call, left)) is not None:
-            answer = {key: value for key, value in response.items() if key != "id" or call.get("id")}
-            answers[call_id] = {"functionResponse": answer}
-    return answers
+            kept = {key: value for key, value in response.items() if key != "id" or call.get("id")}
+            responses[call_id] = {"functionResponse": kept}
+    return responses
 
 
 def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:

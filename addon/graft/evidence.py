@@ -113,7 +113,7 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
         return Verdict(miss=Miss.MARKS)
     delivered = [turn_id for turn_id in fits if found.turns[turn_id].delivered]
     if len(delivered) > 1 and found.turns[delivered[0]].delivery == "passthrough" and key not in found.crowded:
-        verdict = _by_answers(place, true_turns(delivered, found), is_same=same(delivered, found))
+        verdict = _by_client_results(place, true_turns(delivered, found), is_same=same(delivered, found))
         return verdict._replace(alike=tuple(delivered))
     if named or (key not in found.crowded and same(fits, found)):
         return Verdict(true_turns(fits[:1], found), alike=tuple(fits))
@@ -145,7 +145,7 @@ def _split(marks: Collection[tuple[str, bytes]]) -> tuple[set[bytes], set[bytes]
 
 
 def same(ids: Sequence[str], found: LedgerMatches) -> bool:
-    """Whether entries mean the same: the same words, calls and answers."""
+    """Whether entries mean the same: the same words, calls and results."""
     return len(ids) < 2 or len({_meaning(found.turns[turn_id], found.calls) for turn_id in ids}) == 1
 
 
@@ -154,8 +154,8 @@ def _meaning(entry: Entry, calls: Mapping[str, Call]) -> bytes:
     for step in entry.steps:
         true = parts_of(step.content)
         parts = [_plain(part) for part in true if not part.get("thought") or get(part, "functionCall") is not None]
-        answers = [calls[slot.call_id] if slot.call_id in calls else None for slot in step.slots if slot.call_id]
-        responses = [(call.result, call.error) if call is not None and call.status.final else None for call in answers]
+        stored = [calls[slot.call_id] if slot.call_id in calls else None for slot in step.slots if slot.call_id]
+        responses = [(call.result, call.error) if call is not None and call.status.final else None for call in stored]
         steps.append((parts, [(slot.name, slot.call_id is None) for slot in step.slots], responses))
     return _exact(steps)
 
@@ -185,31 +185,33 @@ def says_enough(body: bytes, turns: Sequence[HistoryTurn]) -> bool:
 # --- calls that were passed through -------------------------------------------------------------------------------
 
 
-def _by_answers(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Verdict:
-    """Choose among passed-through turns that look the same to the client, newest first, by the answers after the turn.
-    A miss if the answers do not decide, as one chat must not get another chat's answers. `is_same`: the turns mean the
+def _by_client_results(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Verdict:
+    """Choose among passed-through turns that look the same to the client, newest first, by the results after the turn.
+    A miss if the results do not decide, as one chat must not get another chat's results. `is_same`: the turns mean the
     same."""
     visible, index = place.turn.contents(place.body), place.at
     answered = place.turns[index + 1].contents(place.body) if index + 1 < len(place.turns) else []
-    is_new = index + 2 >= len(place.turns)  # nothing follows the answers yet, so they are new
-    client_answers = {true.turn_id: _client_answers(visible, answered, true) for true in alike}
-    if not any(client_answers.values()):  # unanswered calls are invalid: the newest is meant, if all mean the same
+    is_new = index + 2 >= len(place.turns)  # nothing follows the results yet, so they are new
+    client_results = {true.turn_id: _client_results(visible, answered, true) for true in alike}
+    if not any(client_results.values()):  # unanswered calls are invalid: the newest is meant, if all mean the same
         return Verdict(tuple(alike[:1]) if is_same else (), None if is_same else Miss.AMBIGUOUS, lasts=False)
     fits = [
         true
         for true in alike
-        if all(true.answers.get(call_id) in (None, answer) for call_id, answer in client_answers[true.turn_id].items())
+        if all(
+            true.responses.get(call_id) in (None, result) for call_id, result in client_results[true.turn_id].items()
+        )
     ]
     pending, settled = [true for true in fits if true.pending], [true for true in fits if not true.pending]
     if settled and not (is_new and pending):
-        meant = _same_answers(settled)
+        meant = _with_same_results(settled)
     else:
         meant = tuple(pending) if len(pending) == 1 else ()
     return Verdict(meant, None if meant else Miss.ANSWERS, lasts=False)
 
 
-def _client_answers(visible: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """The client's answers to the calls of a turn, by call id."""
+def _client_results(visible: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
+    """The client's results of the calls of a turn, by call id."""
     unmatched = responses_in(answered)
     found = [take_response(call, unmatched) for call in client_calls(visible, true)]
     return {
@@ -219,9 +221,9 @@ def _client_answers(visible: Sequence[Document], answered: Sequence[Document], t
     }
 
 
-def _same_answers(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
+def _with_same_results(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
     """The newest of these turns, if they differ only in time."""
-    known = [([step.content for step in true.steps], list(true.answers.values())) for true in alike]
+    known = [([step.content for step in true.steps], list(true.responses.values())) for true in alike]
     return tuple(alike[:1]) if all(one == known[0] for one in known) else ()
 
 
@@ -235,9 +237,9 @@ def true_turns(ids: Sequence[str], found: LedgerMatches) -> tuple[TrueTurn, ...]
 
 
 def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
-    """A ledger entry with the present answers of its calls."""
+    """A ledger entry with the present results of its calls."""
     steps = [_step(step, calls) for step in entry.steps]
-    answers = {
+    responses = {
         slot.call_id: response_of(call.result, call.error)
         if (call := calls.get(slot.call_id)) and call.status.final
         else None
@@ -249,7 +251,7 @@ def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
     return TrueTurn(
         entry.turn_id,
         steps,
-        answers,
+        responses,
         visible_text=text.strip(),
         passthrough=entry.delivery == "passthrough",
         chain=b"" if entry.bound else entry.chain,  # a bare placeholder proves nothing

@@ -21,7 +21,7 @@ from addon.core.history.steps import last_step
 from addon.core.tools.tool_plan import ToolPlan, generation
 from addon.graft.continuations import Continuations
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
-from addon.graft.ledger import hits_of, take_answers
+from addon.graft.ledger import hits_of, store_client_results
 from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.plain_notes import PlainNotes
@@ -262,7 +262,7 @@ class Grafter:
             return await self._look_up(config, keys, request, turn_ids, self.store.revision(config.session))
 
         by_service = wire.keeps_history
-        if hits and await take_answers(
+        if hits and await store_client_results(
             self.store, config.session, request.body, request.history, hits, kept_by_service=by_service
         ):
             hits = await look_up()

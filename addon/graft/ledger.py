@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from addon.core.history.keys import Keys
 from addon.core.history.placeholder import Placeholder
-from addon.core.history.steps import given_answers
+from addon.core.history.steps import client_results
 from addon.core.history.turns import History, HistoryTurn
 from addon.graft.evidence import Miss
 from addon.graft.ledger_search import Search
@@ -130,11 +130,11 @@ def _up_to(history: History, turn_ids: Mapping[int, str]) -> dict[int, str]:
     return {index: turn_id for index, turn_id in turn_ids.items() if index < history.remembered}
 
 
-async def take_answers(
+async def store_client_results(
     store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept_by_service: bool = False
 ) -> bool:
-    """Store the client's own answers to calls that were passed through to it. Returns whether any was stored. The first
-    answer to a call wins. `kept_by_service`: the service holds the history, and the client only names its turn."""
+    """Store the client's results of calls that were passed through to it. Returns whether any was stored. The first
+    result of a call wins. `kept_by_service`: the service holds the history, and the client only names its turn."""
     stored = False
     if store.read_only:
         return False
@@ -145,7 +145,7 @@ async def take_answers(
             if not true.passthrough or not true.pending:
                 continue
             called, answered = (history.turns[at].contents(body) for at in (index, index + 1))
-            for call_id, response in given_answers(None if kept_by_service else called, answered, true).items():
+            for call_id, response in client_results(None if kept_by_service else called, answered, true).items():
                 try:
                     await store.answer(session, call_id, result=response)
                     stored = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from addon.fake_gemini import models, routes, rules
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.fields import read
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 Json = dict[str, Any]
 
@@ -24,20 +23,19 @@ UNDECLARED = "is not declared in tools of this request."
 
 def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Model, Json]]:
     """Whole requests that were answered with this status: exchange, route, model, body."""
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for exchange in map(json.loads, lines):
-            body = exchange["request_body"]
-            if isinstance(body, dict) and body.keys() == {"type", "content"}:
-                body = body["content"]
-            path = "/" + exchange["url"].partition("://")[2].partition("/")[2].partition("?")[0]
-            route = routes.find(path)
-            whole = exchange["fidelity"]["request"] in ("verbatim", "reserialized", "normalized")
-            if exchange["status"] != status or route is None or not whole or not isinstance(body, dict):
-                continue
-            if route.method in ("generateContent", "streamGenerateContent"):
-                # the oldest models no longer exist; their requests are judged as 2.0's
-                model = models.find(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
-                yield exchange, route, model, body
+    for exchange in exchanges():
+        body = exchange["request_body"]
+        if isinstance(body, dict) and body.keys() == {"type", "content"}:
+            body = body["content"]
+        path = "/" + exchange["url"].partition("://")[2].partition("/")[2].partition("?")[0]
+        route = routes.find(path)
+        whole = exchange["fidelity"]["request"] in ("verbatim", "reserialized", "normalized")
+        if exchange["status"] != status or route is None or not whole or not isinstance(body, dict):
+            continue
+        if route.method in ("generateContent", "streamGenerateContent"):
+            # the oldest models no longer exist; their requests are judged as 2.0's
+            model = models.find(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
+            yield exchange, route, model, body
 
 
 def judge(

@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.graft.evidence import true_turn
-from addon.graft.ledger import take_answers
+from addon.graft.ledger import store_client_results
 from store.base import Store
 from store.models import Call, Slot, Status, Step, Turn
 from tests.contents import call, model, response, user
@@ -38,10 +38,10 @@ def test_a_true_turn_has_the_answers_that_there_are(status: Status, fields: Any,
         created_at=1,
     )
     true = true_turn(entry, {"c": one})
-    assert true.answers == {"c": answer}
+    assert true.responses == {"c": answer}
     assert true.visible_text == "Let me look."
     assert not true.passthrough
-    assert true_turn(entry, {}).answers == {"c": None}
+    assert true_turn(entry, {}).responses == {"c": None}
 
 
 async def passed_through(store: Store, answered: Document) -> tuple[bool, Call]:
@@ -49,7 +49,7 @@ async def passed_through(store: Store, answered: Document) -> tuple[bool, Call]:
     await kept(store, 1, [A, true], delivery="passthrough")
     request = read([A, true, answered])
     hits = await hits_of(store, request)
-    taken = await take_answers(store, "default", request.body, request.history, hits)
+    taken = await store_client_results(store, "default", request.body, request.history, hits)
     return taken, await store.call("default", "call_1")
 
 

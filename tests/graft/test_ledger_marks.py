@@ -7,7 +7,7 @@ import pytest
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.graft.evidence import Miss
-from addon.graft.ledger import take_answers
+from addon.graft.ledger import store_client_results
 from store.base import Store
 from tests.contents import call, model, response, user
 from tests.graft.ledgers import SAID, A, B, C, found, hits_of, kept, keys_of, missed, read, turn_id
@@ -91,7 +91,7 @@ async def went_on(store: Store, chat: list[Document]) -> list[str]:
     """Which turn the client's is found to be; its answers are taken."""
     request = read(chat)
     hits = await hits_of(store, request)
-    await take_answers(store, "default", request.body, request.history, hits)
+    await store_client_results(store, "default", request.body, request.history, hits)
     return [true.turn_id for true_turns in hits.values() for true in true_turns]
 
 

@@ -4,8 +4,6 @@ The recordings lie beside the checkout, or in the folder that TOOLGRAFT_RECORDED
 """
 
 import asyncio
-import json
-import lzma
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ from addon.surfaces import match, wire_of
 from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url
 from tests.graft.conftest import EVENTS, JSON, Graft
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 GRAFTED: Document = {"name": "toolgraft_probe", "description": "d"}
 FRAMINGS = {"json": Framing.JSON, "sse": Framing.SSE, "json-array": Framing.ARRAY}
@@ -46,29 +44,27 @@ def recordings() -> tuple[Recorded, ...]:
 
 
 def _read() -> Iterator[Recorded]:
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            one = json.loads(line)
-            url = urlsplit(one["url"] or "")
-            host = url.hostname or ""
-            target = match(one["method"] or "POST", host, f"{url.path}?{url.query}") if host else None
-            if target is None or not wire_of(target).native or one["framing"] not in FRAMINGS:
-                continue
-            body = one["request_body"]
-            if isinstance(body, dict) and body.keys() == {"type", "content"}:
-                body = body["content"]
-            if not isinstance(body, dict):  # the recording has the answer only
-                body = {"request": ASKED} if target.request_path else ASKED
-            says = (one["response_body"] or "").encode() if one["status"] == 200 else b""
-            if says.startswith(b'{"type": "json", "content":'):
-                says = encode(decode(says)["content"])
-            yield Recorded(
-                f"{one['id']} {one['source']}",
-                target,
-                FRAMINGS[one["framing"]],
-                body,
-                says,
-            )
+    for one in exchanges():
+        url = urlsplit(one["url"] or "")
+        host = url.hostname or ""
+        target = match(one["method"] or "POST", host, f"{url.path}?{url.query}") if host else None
+        if target is None or not wire_of(target).native or one["framing"] not in FRAMINGS:
+            continue
+        body = one["request_body"]
+        if isinstance(body, dict) and body.keys() == {"type", "content"}:
+            body = body["content"]
+        if not isinstance(body, dict):  # the recording has the answer only
+            body = {"request": ASKED} if target.request_path else ASKED
+        says = (one["response_body"] or "").encode() if one["status"] == 200 else b""
+        if says.startswith(b'{"type": "json", "content":'):
+            says = encode(decode(says)["content"])
+        yield Recorded(
+            f"{one['id']} {one['source']}",
+            target,
+            FRAMINGS[one["framing"]],
+            body,
+            says,
+        )
 
 
 def inner(document: Document, target: Target) -> Document:

@@ -1,7 +1,6 @@
 """Every recorded exchange through the hooks, in a session without a toolset: not a byte and not a header changes."""
 
 import json
-import lzma
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from mitmproxy import http
 
 from tests.hooks.harness import Hooks, request
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 HTTPS = re.compile(r"https://[a-zA-Z0-9.-]+[:/]")
 """Not the few whose host was replaced by a word of the redactor's, nor sockets."""
@@ -20,12 +19,10 @@ FRAMED_ANEW = ("content-encoding", "content-length", "transfer-encoding")
 pytestmark = needs_recordings
 
 
-def exchanges() -> Iterator[dict[str, Any]]:
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            one = json.loads(line)
-            if HTTPS.match(one["url"] or ""):
-                yield one
+def over_https() -> Iterator[dict[str, Any]]:
+    for one in exchanges():
+        if HTTPS.match(one["url"] or ""):
+            yield one
 
 
 def headers_of(recorded: Any) -> dict[str, str]:
@@ -47,7 +44,7 @@ async def test_without_a_toolset_requests_and_answers_are_byte_for_byte_what_the
 ) -> None:
     hooks = make()
     routed = 0
-    for one in exchanges():
+    for one in over_https():
         flow = request(one["url"], body_of(one["request_body"]), headers_of(one["request_headers"]))
         before = asked(flow)
         await hooks.ask(flow)
@@ -70,7 +67,7 @@ async def test_with_a_toolset_the_same_way_does_change_them(make: Callable[..., 
     hooks = make()
     await hooks.tools("toolgraft_probe")
     changed = 0
-    for one in exchanges():
+    for one in over_https():
         flow = request(one["url"], body_of(one["request_body"]), headers_of(one["request_headers"]))
         before = asked(flow)
         await hooks.ask(flow)

@@ -1,7 +1,6 @@
 """The wire of chat completions: a whole exchange, from the client's body to the client's events."""
 
 import json
-import lzma
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from addon.core.framing.documents import decode, encode
 from addon.core.framing.sse import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
 from addon.surfaces.chat import ChatWire
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 HOST, PATH = "generativelanguage.googleapis.com", "/v1beta/openai/chat/completions"
 
@@ -145,25 +144,24 @@ def test_errors_are_objects_that_every_client_reads() -> None:
 @needs_recordings
 def test_recorded_exchanges_stay_what_they_are() -> None:
     answers = 0
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for exchange in map(json.loads, lines):
-            if exchange["api"] != "openai-compat":
-                continue
-            given, answer = (exchange[side] for side in ("request_body", "response_body"))
-            given = given["content"] if "content" in given else given
-            answer = json.loads(answer) if isinstance(answer, str) else answer
-            answer = answer.get("content", answer)
-            speaks, sent = wire(), json.dumps(given, indent=1).encode()
-            request = speaks.read(sent)
-            assert speaks.write(request, {}, None) is sent
-            spans = [span for turn in request.history.turns for span in turn.spans]
-            assert len(spans) == len(given["messages"])
-            whole = speaks.write(request, {}, [(spans[0][0], spans[-1][1])])
-            assert decode(whole) == given
-            response = speaks.unwrap(answer)
-            assert response is not None
-            assert decode(speaks.whole_body(response, answer)) == answer
-            answers += 1
+    for exchange in exchanges():
+        if exchange["api"] != "openai-compat":
+            continue
+        given, answer = (exchange[side] for side in ("request_body", "response_body"))
+        given = given["content"] if "content" in given else given
+        answer = json.loads(answer) if isinstance(answer, str) else answer
+        answer = answer.get("content", answer)
+        speaks, sent = wire(), json.dumps(given, indent=1).encode()
+        request = speaks.read(sent)
+        assert speaks.write(request, {}, None) is sent
+        spans = [span for turn in request.history.turns for span in turn.spans]
+        assert len(spans) == len(given["messages"])
+        whole = speaks.write(request, {}, [(spans[0][0], spans[-1][1])])
+        assert decode(whole) == given
+        response = speaks.unwrap(answer)
+        assert response is not None
+        assert decode(speaks.whole_body(response, answer)) == answer
+        answers += 1
     assert answers == 2
 
 

@@ -1,7 +1,5 @@
 """Answers of the Interactions API, whole and streamed, and errors."""
 
-import json
-import lzma
 from typing import Any
 
 import pytest
@@ -10,7 +8,7 @@ from addon.core.dialects.interactions import contents as own
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.sse import SseDecoder, SseEvent
 from addon.surfaces.interactions import InteractionsWire
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 from tests.surfaces.interaction_wire import (
     CALL,
     TEXT,
@@ -361,8 +359,7 @@ def test_errors_have_a_word_as_code() -> None:
 @needs_recordings
 def test_recorded_exchanges_pass_byte_for_byte() -> None:
     kinds = set()
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        recorded = [one for line in lines if (one := json.loads(line))["api"] == "interactions"]
+    recorded = [one for one in exchanges() if one["api"] == "interactions"]
     for one in recorded:
         stream = one["framing"] == "sse"  # some end without being done: whoever gets them from here is told
         body = encode(one["request_body"] or {"model": "m", "input": "hi", "stream": stream})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import lzma
 import pkgutil
 import timeit
 from urllib.parse import urlsplit
@@ -14,7 +12,7 @@ import pytest
 import addon.surfaces
 from addon.surfaces import Framing, Operation, Target, is_surface_host, is_surface_path, match, match_path
 from addon.surfaces.registry import SURFACES
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 GENERATE, STREAM, COUNT, CACHE = Operation.GENERATE, Operation.STREAM, Operation.COUNT, Operation.CACHE
 JSON, SSE, ARRAY = Framing.JSON, Framing.SSE, Framing.ARRAY
@@ -314,27 +312,26 @@ def test_a_foreign_host_costs_less_than_two_microseconds() -> None:
 @needs_recordings
 def test_every_recorded_url_matches_its_recording() -> None:
     urls_found = 0
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for exchange in map(json.loads, lines):
-            url = urlsplit(exchange["url"])
-            path = url.path + ("?" + url.query if url.query else "")
-            by_host = match(exchange["method"], url.netloc, path)
-            assert match_path(exchange["method"], path) == by_host, url
-            operation = next((o for o in (GENERATE, STREAM, COUNT) if url.path.endswith(":" + o)), None)
-            if exchange["method"] == "POST" and url.path.endswith("/cachedContents"):
-                operation = CACHE
-            if exchange["api"] in ("openai-compat", "interactions"):
-                operation = GENERATE
-            if operation is None:
-                assert by_host is None, url
-                continue
-            assert by_host is not None, url
-            surface = {"devapi": "developer", "openai-compat": "chat"}.get(exchange["api"], exchange["api"])
-            framing = JSON if operation is not STREAM else SSE if "alt=sse" in url.query else ARRAY
-            assert (by_host.surface, by_host.operation, by_host.framing) == (surface, operation, framing), url
-            named_in_body = by_host.surface in ("codeassist", "chat", "interactions")
-            assert operation is CACHE or named_in_body or f"/{by_host.model}:" in url.path
-            urls_found += 1
+    for exchange in exchanges():
+        url = urlsplit(exchange["url"])
+        path = url.path + ("?" + url.query if url.query else "")
+        by_host = match(exchange["method"], url.netloc, path)
+        assert match_path(exchange["method"], path) == by_host, url
+        operation = next((o for o in (GENERATE, STREAM, COUNT) if url.path.endswith(":" + o)), None)
+        if exchange["method"] == "POST" and url.path.endswith("/cachedContents"):
+            operation = CACHE
+        if exchange["api"] in ("openai-compat", "interactions"):
+            operation = GENERATE
+        if operation is None:
+            assert by_host is None, url
+            continue
+        assert by_host is not None, url
+        surface = {"devapi": "developer", "openai-compat": "chat"}.get(exchange["api"], exchange["api"])
+        framing = JSON if operation is not STREAM else SSE if "alt=sse" in url.query else ARRAY
+        assert (by_host.surface, by_host.operation, by_host.framing) == (surface, operation, framing), url
+        named_in_body = by_host.surface in ("codeassist", "chat", "interactions")
+        assert operation is CACHE or named_in_body or f"/{by_host.model}:" in url.path
+        urls_found += 1
     assert urls_found > 1000
 
 

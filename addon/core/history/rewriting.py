@@ -172,8 +172,8 @@ class _Writer:
             and true is self.last
             and true.turn_id not in self.expanded
             and not true.is_shared
-            and bool(true.answers)
-            and len(true.pending) == len(true.answers)
+            and bool(true.responses)
+            and len(true.pending) == len(true.responses)
         )
 
     # --- model turns ------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ class _Writer:
         if not all(name in self.rules.plan.declared for name in calls):
             return False
         answered = self.turns[self.index + 1].contents(self.body)
-        answers = [str(get(answer, "name")) for answer in responses_in(answered)]
-        return responses_lead(answered) and calls == answers
+        responded = [str(get(one, "name")) for one in responses_in(answered)]
+        return responses_lead(answered) and calls == responded
 
     def _joined_turn(self, turn: HistoryTurn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
         """Write a turn in which placeholders stand among other text: each true turn goes in place of its placeholder,
@@ -295,7 +295,7 @@ class _Writer:
         *earlier, step = true.steps
         if earlier:
             self.changed = True
-            self.out += self._true_pieces(TrueTurn(true.turn_id, earlier, true.answers))
+            self.out += self._true_pieces(TrueTurn(true.turn_id, earlier, true.responses))
         content = self._model_content(step)
         contents = turn.contents(self.body)
         if not self._is_declared(step):
@@ -346,8 +346,8 @@ class _Writer:
             if response is not None:
                 parts.append({"functionResponse": {**response, **head}})
                 continue
-            answer = true.answers.get(slot.call_id) if slot.call_id is not None else None
-            parts.append({"functionResponse": {**head, "response": NO_RESULT if answer is None else answer}})
+            known = true.responses.get(slot.call_id) if slot.call_id is not None else None
+            parts.append({"functionResponse": {**head, "response": NO_RESULT if known is None else known}})
         return parts, unmatched
 
     # --- output -----------------------------------------------------------------------------------------------

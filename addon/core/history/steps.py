@@ -1,4 +1,4 @@
-"""The ledger's view of a turn: its steps, the owner of each call, and the answers so far."""
+"""The ledger's view of a turn: its steps, the owner of each call, and the results so far."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -50,18 +50,18 @@ def _is_call_of(slot: CallSlot, made: Document | None, call: Document) -> bool:
 class TrueTurn:
     """What really happened in place of a visible turn.
 
-    `answers`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
-    got the calls and answers them itself. `chain`: the turn's hash with everything before it. Immutable, except for
-    `written`, which caches the bytes that the turn was last written as.
+    `responses`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
+    got the calls and sends their results itself. `chain`: the turn's hash with everything before it. Immutable, except
+    for `written`, which caches the bytes that the turn was last written as.
     """
 
-    __slots__ = ("_decoded_size", "answers", "chain", "passthrough", "steps", "turn_id", "visible_text", "written")
+    __slots__ = ("_decoded_size", "chain", "passthrough", "responses", "steps", "turn_id", "visible_text", "written")
 
     def __init__(
         self,
         turn_id: str,
         steps: Sequence[TrueStep],
-        answers: Mapping[str, Document | None],
+        responses: Mapping[str, Document | None],
         *,
         visible_text: str = "",
         passthrough: bool = False,
@@ -69,7 +69,7 @@ class TrueTurn:
     ) -> None:
         self.turn_id = turn_id
         self.steps = tuple(steps)
-        self.answers = answers
+        self.responses = responses
         self.visible_text = visible_text
         self.passthrough = passthrough
         self.chain = chain
@@ -81,7 +81,7 @@ class TrueTurn:
         return TrueTurn(
             self.turn_id,
             self.steps,
-            self.answers,
+            self.responses,
             visible_text=self.visible_text,
             passthrough=self.passthrough,
         )
@@ -91,35 +91,35 @@ class TrueTurn:
         """The approximate memory use in bytes, decoded and written. What is not written yet may become as large as it
         is decoded."""
         if not self._decoded_size:
-            self._decoded_size = memory_of(self.steps, list(self.answers.values()))
+            self._decoded_size = memory_of(self.steps, list(self.responses.values()))
         written = self._decoded_size if self.written is None else sum(len(piece) for piece in self.written[1])
         return 1024 + self._decoded_size + written
 
     @property
     def is_shared(self) -> bool:
-        """Whether the client answers calls of the last step: its own, or all of them (passthrough)."""
+        """Whether the client sends results of calls of the last step: its own, or all of them (passthrough)."""
         return bool(self.steps[-1].slots) and (
             self.passthrough or any(slot.call_id is None for slot in self.steps[-1].slots)
         )
 
     @property
     def pending(self) -> list[str]:
-        """The ids of the calls that have no answer yet, in order."""
-        return [call_id for call_id, answer in self.answers.items() if answer is None]
+        """The ids of the calls that have no result yet, in order."""
+        return [call_id for call_id, response in self.responses.items() if response is None]
 
 
-def given_answers(
+def client_results(
     visible: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn
 ) -> dict[str, Document]:
-    """The client's answers to calls that were passed through to it, by call id, if the call has no answer yet.
+    """The client's results of calls that were passed through to it, by call id, if the call has no result yet.
     `visible`: the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
     if not true.passthrough or not true.pending:
         return {}
-    responses = responses_in(answered)
+    sent = responses_in(answered)
     found: dict[str, Document] = {}
     for slot, call in zip(true.steps[-1].slots, client_calls(visible, true), strict=True):
-        response = take_response(call, responses)
-        if response is not None and slot.call_id is not None and true.answers.get(slot.call_id) is None:
+        response = take_response(call, sent)
+        if response is not None and slot.call_id is not None and true.responses.get(slot.call_id) is None:
             found[slot.call_id] = get(response, "response") or {}
     return found
 

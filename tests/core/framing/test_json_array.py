@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import lzma
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.json_array import CLOSE, OPEN, SEPARATOR, ArrayDecoder, ArrayItem
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 
 def decode(chunks: list[bytes]) -> list[ArrayItem]:
@@ -135,15 +134,14 @@ def test_a_long_string_in_small_pieces_is_read_once(text: bytes) -> None:
 @needs_recordings
 def test_every_recorded_array_decodes_to_json_and_rejoins() -> None:
     arrays = 0
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for exchange in map(json.loads, lines):
-            if exchange["framing"] != "json-array" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
-                continue
-            body = exchange["response_body"].encode()
-            items = decode([body])
-            assert b"".join(item.raw for item in items) == body
-            assert decode(one_by_one(body)) == items
-            elements = [json.loads(item.data) for item in items if item.data is not None]
-            assert elements == json.loads(body), exchange["id"]
-            arrays += 1
+    for exchange in exchanges():
+        if exchange["framing"] != "json-array" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
+            continue
+        body = exchange["response_body"].encode()
+        items = decode([body])
+        assert b"".join(item.raw for item in items) == body
+        assert decode(one_by_one(body)) == items
+        elements = [json.loads(item.data) for item in items if item.data is not None]
+        assert elements == json.loads(body), exchange["id"]
+        arrays += 1
     assert arrays > 5

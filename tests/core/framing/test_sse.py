@@ -4,14 +4,13 @@ data."""
 from __future__ import annotations
 
 import json
-import lzma
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.sse import SseDecoder, SseEvent, encode
-from tests.recorded import EXCHANGES, needs_recordings
+from tests.recorded import exchanges, needs_recordings
 
 
 def decode(chunks: list[bytes]) -> list[SseEvent]:
@@ -157,16 +156,15 @@ def test_encode_refuses_more_than_one_line(document: bytes) -> None:
 @needs_recordings
 def test_every_recorded_stream_decodes_to_json_and_rejoins() -> None:
     streams = 0
-    with lzma.open(EXCHANGES, "rt", encoding="utf-8") as lines:
-        for exchange in map(json.loads, lines):
-            if exchange["framing"] != "sse" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
-                continue
-            body = exchange["response_body"].encode()
-            events = decode([body])
-            assert b"".join(event.raw for event in events) == body
-            assert decode([body[i : i + 7] for i in range(0, len(body), 7)]) == events
-            for event in events:
-                if event.data is not None:
-                    assert isinstance(json.loads(event.data), dict), exchange["id"]
-            streams += any(event.data for event in events)
+    for exchange in exchanges():
+        if exchange["framing"] != "sse" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
+            continue
+        body = exchange["response_body"].encode()
+        events = decode([body])
+        assert b"".join(event.raw for event in events) == body
+        assert decode([body[i : i + 7] for i in range(0, len(body), 7)]) == events
+        for event in events:
+            if event.data is not None:
+                assert isinstance(json.loads(event.data), dict), exchange["id"]
+        streams += any(event.data for event in events)
     assert streams > 300

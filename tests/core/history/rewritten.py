@@ -73,5 +73,5 @@ SEARCHED = {"toolCall": {"toolType": "GOOGLE_SEARCH", "id": "s", "args": {"q": 1
 
 
 def answered(true: TrueTurn) -> TrueTurn:
-    answers = {call_id: answer or {"late": True} for call_id, answer in true.answers.items()}
+    answers = {call_id: answer or {"late": True} for call_id, answer in true.responses.items()}
     return TrueTurn(true.turn_id, true.steps, answers, visible_text=true.visible_text, passthrough=true.passthrough)

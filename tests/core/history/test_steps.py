@@ -12,7 +12,7 @@ from addon.core.history.steps import (
     TrueStep,
     TrueTurn,
     client_calls,
-    given_answers,
+    client_results,
     last_step,
     segments,
     with_restored_calls,
@@ -81,14 +81,14 @@ def test_for_a_client_that_only_names_its_turn_the_calls_are_the_models() -> Non
 )
 def test_the_clients_answers(visible: list[Any], answered: list[Any], given: dict[str, int]) -> None:
     true = turn(1, "a", "b", passthrough=True)
-    found = given_answers([content("model", *visible)], [content("user", *answered)], true)
+    found = client_results([content("model", *visible)], [content("user", *answered)], true)
     assert found == {call_id: {"r": value} for call_id, value in given.items()}
 
 
 def test_answered_calls_and_calls_without_passthrough_get_no_client_answer() -> None:
     visible, answered = [content("model", call(), call())], [content("user", answer(), answer())]
-    assert given_answers(visible, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
-    assert given_answers(visible, answered, turn(1, "a", "b")) == {}
+    assert client_results(visible, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
+    assert client_results(visible, answered, turn(1, "a", "b")) == {}
 
 
 def test_a_text_in_segments() -> None:

@@ -23,15 +23,15 @@ class StoredCalls:
 
     `calls`: call id → the functionCall Part as the model sent it. `steps`: call id → a value that is equal for the
     calls of one step (such as their response's id), for clients that send parallel calls one after the other.
-    `waiting`: the calls of the history's last turn, in order. `answers`: call id → the functionResponse Part of each
-    waiting call that is already answered. `hidden`: the waiting calls that the client did not get yet. `step`: the
+    `waiting`: the calls of the history's last turn, in order. `responses`: call id → the functionResponse Part of each
+    waiting call that already has its result. `hidden`: the waiting calls that the client did not get yet. `step`: the
     calls, in order, of the step that ends the input, if calls are given out one by one. `begun`: whether there is a
     history."""
 
     calls: Mapping[str, Part] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
     waiting: Sequence[str] = ()
-    answers: Mapping[str, Part] = field(default_factory=dict)
+    responses: Mapping[str, Part] = field(default_factory=dict)
     hidden: Collection[str] = ()
     step: Mapping[str, Part] = field(default_factory=dict)
     has_history: bool = False
@@ -50,25 +50,25 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
     invalid order."""
     outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
     _check_outputs(items, outputs, past)
-    answers = dict(past.answers)
+    responses = dict(past.responses)
     for call_id in past.waiting:
         if call_id in outputs:
-            answer = _response(past.calls[call_id], outputs[call_id], model)
-            if past.answers.get(call_id, answer) != answer:
+            response = _response(past.calls[call_id], outputs[call_id], model)
+            if past.responses.get(call_id, response) != response:
                 at = f"{outputs[call_id].at}.output"
                 raise bad(at, f"differs from the output that was given for {call_id} before; the first one counts")
-            answers[call_id] = answer
-    missing = [call_id for call_id in past.waiting if call_id not in answers]
+            responses[call_id] = response
+    missing = [call_id for call_id in past.waiting if call_id not in responses]
     waiting = set(past.waiting)
     rest = [item for item in items if isinstance(item, Message) or item.call_id not in waiting]
     if missing:
         if rest and (known := [call_id for call_id in missing if call_id not in past.hidden]):
             raise _no_output(known)
-        new = {call_id: answer for call_id, answer in answers.items() if call_id not in past.answers}
+        new = {call_id: response for call_id, response in responses.items() if call_id not in past.responses}
         parts = [*_with_call_ids(new), *_user_parts(rest)]
         return AddedContents([{"role": "user", "parts": parts}] if parts else [], missing)
     builder = _Builder(past, outputs, model)
-    builder.parts = [answers[call_id] for call_id in past.waiting]
+    builder.parts = [responses[call_id] for call_id in past.waiting]
     for item in rest:
         builder.take(item)
     return builder.end()

@@ -20,7 +20,7 @@ B = {"functionCall": {"id": "g2", "name": "b", "args": {}}}
 ANSWER_B = {"functionResponse": {"id": "g2", "name": "b", "response": {"result": "done"}}}
 CALLS: dict[str, Any] = {"call_a": A, "call_b": B}
 WAITING = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], has_history=True)
-HALF = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], answers={"call_b": ANSWER_B}, has_history=True)
+HALF = StoredCalls(calls=CALLS, waiting=["call_a", "call_b"], responses={"call_b": ANSWER_B}, has_history=True)
 HI = {"role": "user", "content": "hi"}
 DUMMY = {"thoughtSignature": DUMMY_SIGNATURE}
 
