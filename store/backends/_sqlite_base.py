@@ -17,6 +17,7 @@ import filelock
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends import _sqlite_schema as schema
+from store.backends._call_pages import CallPages
 from store.backends._changes import Changes, Deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks
@@ -76,6 +77,7 @@ class SqliteBase(Waits):
         self._last_event = self._lost_event = 0
         self._last_change = 0  # the number of rows that the connection has changed
         self._waiters = Waiters()
+        self._call_pages = CallPages()
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
@@ -174,6 +176,7 @@ class SqliteBase(Waits):
         self._sessions.clear()
         self._leases.clear()
         self._writes.clear()
+        self._call_pages.clear()
 
     async def ping(self) -> None:
         if self.read_only:
@@ -243,6 +246,7 @@ class SqliteBase(Waits):
             # small and frequent.
             pages = 20 if tx.events else PAGES
             self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
+        self._call_pages.forget({*(call.session for call in tx.calls), *tx.changed})
         if self._waiters:
             self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
 

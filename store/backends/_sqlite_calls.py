@@ -49,6 +49,10 @@ class SqliteCalls(SqliteBase):
         cursor: str | None = None,
     ) -> Page[Call]:
         rules.check_limit(limit)
+        self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
+        asked = status, name, limit, cursor
+        if (known := self._call_pages.get(session, asked)) is not None:
+            return known
         filters = {"session": session, "status": status, "name": name}
         filters = {column: value for column, value in filters.items() if value is not None}
         terms = ["seq > ?", *(f"{column} = ?" for column in filters)]
@@ -60,7 +64,10 @@ class SqliteCalls(SqliteBase):
             *filters.values(),
             limit + 1,
         )
-        return rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
+        page = rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
+        if not self.read_only:
+            self._call_pages.keep(session, asked, page, sum(len(record) for _, record in rows))
+        return page
 
     async def answer(
         self, session: str, call_id: str, *, result: Any = None, error: str | None = None

@@ -121,6 +121,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteRetries, SqliteResponses):
         self._lost_event = lost
         for name in names:
             self._writes.pop(name)
+        self._call_pages.forget(names)
         self._wake((), (), names)
         return deleted
 

@@ -14,8 +14,8 @@ from store.base import (
 from store.models import (
     Status,
 )
-from tests.store.conftest import Clock
-from tests.store.records import a_call, a_turn, save
+from tests.store.conftest import TTL, Clock
+from tests.store.records import WORKERS, a_call, a_turn, save
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,43 @@ async def test_calls_are_listed_by_session_status_and_name(
         if (cursor := page.next_cursor) is None:
             break
     assert paged == ids
+
+
+async def test_a_list_that_is_asked_for_over_and_over_shows_each_change(store: Store, clock: Clock) -> None:
+    """Clients poll the same lists, which a backend may keep."""
+
+    async def check(*ids: str) -> None:
+        calls = [await store.find_call(call_id) for call_id in ids]
+        for _ in range(2):
+            assert (await store.calls()).items == calls
+            assert (await store.calls(session="one")).items == [call for call in calls if call.session == "one"]
+            pending = [call for call in calls if call.status is Status.PENDING]
+            assert (await store.calls(status=Status.PENDING, limit=2)).items == pending[:2]
+
+    await check()
+    for number in range(4):
+        await save(store, f"t{number}", call=WORKERS, created_at=clock())
+        await check(*(f"c-t{before}" for before in range(number + 1)))
+    ids = [f"c-t{number}" for number in range(4)]
+    await store.answer("one", "c-t0", result=1)
+    await check(*ids)
+    await store.claim("one", ["get_weather"], lease=5, worker="w")
+    await check(*ids)
+    await store.renew("one", "c-t1", "w", 50)  # without an event
+    await check(*ids)
+    await store.start("one", "c-t2", loop_id="l")
+    await check(*ids)
+    await store.settle("one", "c-t3", Status.EXPIRED, error="late")
+    await check(*ids)
+    await save(store, "other", "two", call={"proxy_id": "gone"}, created_at=clock())
+    await check(*ids, "c-other")
+    await store.settle_lost()
+    await check(*ids, "c-other")
+    await store.delete_session("two")
+    await check(*ids)
+    clock.now += TTL + 1
+    await store.expire()
+    await check()
 
 
 async def test_pages_of_calls_hold_still_while_calls_are_added_and_answered(store: Store) -> None:
