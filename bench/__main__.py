@@ -3,7 +3,7 @@
 import sys
 from types import ModuleType
 
-from bench import agent, connect, control, doors, large_store, litellm, loop, memory, proxy, store, stream
+from bench import agent, connect, control, doors, large_store, litellm, loop, memory, proxy, shared_store, store, stream
 from bench.measure import Table, main
 
 
@@ -13,4 +13,4 @@ def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
 
 if __name__ == "__main__":
     short = _named(proxy, agent, connect, stream, loop, doors, store, control, memory)
-    sys.exit(main(__doc__, short, longer=_named(large_store, litellm)))
+    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, shared_store)))

@@ -100,14 +100,24 @@ class Process:
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU so far, all threads, user and system."""
-        fields = Path(f"/proc/{self.popen.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK
+        """Seconds of CPU so far, all threads, user and system, its child processes included."""
+        return sum(_cpu(pid) for pid in (self.popen.pid, *self.children))
+
+    @property
+    def children(self) -> list[int]:
+        """The pids of its child processes: those of a supervisor."""
+        pid = self.popen.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     @property
     def memory(self) -> int:
         """Bytes of resident memory."""
         return int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1]) * _PAGE
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 @dataclass(slots=True)
@@ -157,13 +167,16 @@ def upstream(*module: str) -> Iterator[int]:
             process.stop()
 
 
-def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
-    """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine."""
+def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path, workers: int = 1) -> Process:
+    """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine. `workers`: its processes, with no
+    script but the addon's."""
     program = [str(Path(sys.executable).with_name("mitmdump"))]
     mode = f"reverse:http://127.0.0.1:{upstream}" if upstream else "regular"
     if not upstream:
         program = [sys.executable, "-m", "bench.loopback_mitmdump"]
         options = ["ssl_insecure=true", *options]
+    if workers > 1:
+        program, scripts = [sys.executable, "-P", "-m", "addon", "serve", "--workers", str(workers)], ()
     command = [*program, "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
     for option in (f"confdir={home}", *OPTIONS, *options):
         command += ["--set", option]
@@ -186,16 +199,20 @@ def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def grafted(upstream: int, home: Path | None = None, *more: str) -> Iterator[Side]:
+def grafted(upstream: int, home: Path | None = None, *more: str, workers: int = 1) -> Iterator[Side]:
     """mitmdump with the addon and its default store, an SQLite file. `home`: a folder whose `state` holds one
-    already. `more`: options of the addon."""
+    already. `more`: options of the addon. `workers`: its processes."""
     with contextlib.ExitStack() as stack:
         home = home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         control = free_port()
         options = [f"graft_control=127.0.0.1:{control}", "graft_token=off", *more]
-        process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py")
+        process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py", workers=workers)
         try:
             process.wait_for(control)
-            yield Side(process, control)
+            side = Side(process, control)
+            if workers > 1:
+                while len(side.api("GET", "/v1/processes")["items"]) < workers:
+                    time.sleep(0.05)
+            yield side
         finally:
             process.stop()

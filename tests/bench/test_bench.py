@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "bench.memory",
         "bench.large_store",
         "bench.litellm",
+        "bench.shared_store",
     ],
 )
 def test_each_table_is_a_command(
@@ -62,6 +63,7 @@ def test_each_table_is_a_command(
         ("bench.loop", "one step"),
         ("bench.doors", "one client"),
         ("bench.connect", "TLS"),
+        ("bench.shared_store", "Redis instead of SQLite"),
     ],
 )
 def test_a_comparison_of_two_proxies_gives_a_table(module: str, words: str) -> None:

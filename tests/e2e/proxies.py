@@ -52,7 +52,8 @@ def sets(**options: str) -> list[str]:
 
 class Proxy:
     """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is below `folder`, where a second one
-    may go on with it. `arguments` go to mitmdump as they are; `early` is a script that is loaded before the addon."""
+    may go on with it. `arguments` go to mitmdump as they are; `early` is a script that is loaded before the addon;
+    `workers` is the number of processes."""
 
     def __init__(
         self,
@@ -61,10 +62,12 @@ class Proxy:
         arguments: tuple[str, ...] = (),
         environ: Mapping[str, str] | None = None,
         early: Path | None = None,
+        workers: int = 1,
         **options: str,
     ) -> None:
         self.folder = folder
         self._early = early
+        self._workers = workers
         self._environ = environ or {}
         self.state = folder / "state"
         ports = [free_port() for _ in range(1 + len(upstreams))]
@@ -83,7 +86,11 @@ class Proxy:
     def start(self) -> None:
         """Returns when it listens."""
         environ = environment(self.folder, TOOLGRAFT_HOME=str(self.state), **self._environ)
-        self.process = Process("mitmdump", command(self.folder, *self._arguments, early=self._early), environ)
+        line = command(self.folder, *self._arguments, early=self._early)
+        if self._workers > 1:
+            serve = [sys.executable, "-P", "-m", "addon", "serve", "--workers", str(self._workers)]
+            line = [*serve, "--set", f"confdir={self.folder / 'conf'}", *self._arguments]
+        self.process = Process("mitmdump", line, environ)
         self.process.wait_for(r"session \S+, store ")
         path = self.state / "token"
         token = path.read_text().strip() if path.exists() else ""

@@ -1,0 +1,116 @@
+"""Several processes of one proxy, on one Redis: no chat belongs to any of them."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import httpx2
+import pytest
+
+from tests.e2e.processes import until
+from tests.e2e.proxies import MODEL_PATH, TOOLS, Json, Proxy, model, text_of, user, weather
+from tests.e2e.upstreams import Gemini
+from tests.store import servers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux")
+
+WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory, strict: Gemini) -> Iterator[Proxy]:
+    with servers.running("redis-server") as port:
+        store = f"redis://127.0.0.1:{port}"
+        folder = tmp_path_factory.mktemp("workers")
+        proxy = Proxy(folder, strict.url, workers=WORKERS, store=store, tools=str(TOOLS), drain_timeout="10")
+        all_up(proxy)
+        yield proxy
+        assert proxy.stop() == 0
+
+
+def processes(proxy: Proxy) -> list[Json]:
+    with httpx2.Client(base_url=proxy.control.url, headers=proxy.control.http.headers, timeout=30) as client:
+        found: list[Json] = client.get("/v1/processes").json()["items"]
+        return found
+
+
+def all_up(proxy: Proxy, *gone: int) -> list[Json]:
+    """The processes, once all serve and those that are gone have been replaced."""
+    return until(
+        lambda: found if len(found := processes(proxy)) == WORKERS and not {p["pid"] for p in found} & {*gone} else [],
+        "all processes serve",
+    )
+
+
+def ask(proxy: Proxy, session: str, *contents: Json) -> str:
+    """One request on a connection of its own, so that any process may get it."""
+    url = f"{proxy.url}/@{session}{MODEL_PATH}:generateContent"
+    got = httpx2.post(url, json={"contents": contents}, headers={"x-goog-api-key": "a-secret-key"}, timeout=30)
+    assert got.status_code == 200, got.text
+    return text_of(got.json())
+
+
+def test_a_chat_changes_processes_with_every_request(proxy: Proxy, gemini: Gemini) -> None:
+    proxy.control.session("changing").tools()
+    history = [user("weather in Paris")]
+    history += [model(ask(proxy, "changing", *history)), user("repeat the results")]
+    proxy.control.session("changing").answer(get_weather=weather)
+    for _ in range(2 * WORKERS):
+        assert ask(proxy, "changing", *history) == 'get_weather returned {"city": "Paris", "celsius": 5}.'
+    assert gemini.errors == []
+
+
+def test_metrics_are_those_of_all_processes(proxy: Proxy, gemini: Gemini) -> None:
+    before = proxy.control.metric("toolgraft_requests_total")
+    for _ in range(4 * WORKERS):
+        ask(proxy, "counted", user("hi"))
+    assert proxy.control.metric("toolgraft_requests_total") == before + 4 * WORKERS
+
+
+def test_a_killed_process_is_noticed_by_its_own_clients_alone(proxy: Proxy, gemini: Gemini) -> None:
+    """Chats go on while processes are killed: a broken connection at worst, and the same request again succeeds."""
+    over = Event()
+
+    def chat(number: int) -> int:
+        history, broken, turn = [], 0, 0
+        while not over.is_set() or turn < 2:
+            history.append(user(f'call weather {{"city": "City {number} {turn}"}}'))
+            while True:
+                try:
+                    answer = ask(proxy, f"killed{number}", *history)
+                    break
+                except httpx2.TransportError:
+                    broken += 1
+            assert f"City {number} {turn}" in answer
+            history.append(model(answer))
+            turn += 1
+        return broken
+
+    with ThreadPoolExecutor(4) as pool:
+        chats = [pool.submit(chat, number) for number in range(4)]
+        try:
+            for kill in range(2):
+                victim = all_up(proxy)[kill % WORKERS]["pid"]
+                os.kill(victim, signal.SIGKILL)
+                all_up(proxy, victim)
+        finally:
+            over.set()
+        assert sum(one.result(60) for one in chats) <= 2 * 4
+    assert gemini.errors == []
+
+
+def test_a_reload_refuses_nobody(proxy: Proxy, gemini: Gemini) -> None:
+    """Neither new connections nor requests on kept ones fail while each process is replaced."""
+    before = [one["pid"] for one in all_up(proxy)]
+    url = f"{proxy.url}/@reloaded{MODEL_PATH}:generateContent"
+    mark = proxy.process.mark()
+    os.kill(proxy.process.pid, signal.SIGHUP)
+    with httpx2.Client(headers={"x-goog-api-key": "a-secret-key"}, timeout=30) as kept:
+        while "every process was replaced" not in "\n".join(proxy.process.lines[mark:]):
+            assert ask(proxy, "reloaded", user("hi"))
+            assert kept.post(url, json={"contents": [user("hi")]}).status_code == 200
+            assert proxy.control.http.get("/healthz").status_code == 200
+    assert not {one["pid"] for one in all_up(proxy)} & set(before)
