@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from addon.loop import shared_runs
 from addon.loop.executors import Executors
-from addon.loop.shared_runs import MAX_CACHE
 from addon.tools.base import ToolError
 from store.models import Status, Toolset
 from tests.loop.calling import raises, responses, returns
@@ -171,9 +171,15 @@ async def test_results_are_kept_for_as_long_as_the_rules_say(proxy: Proxy, monke
     assert [one.status for one in await proxy.calls()][:4] == [Status.DONE] * 4, "each call is recorded"
 
 
-async def test_the_cache_of_results_is_bounded(proxy: Proxy) -> None:
+@pytest.fixture
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(shared_runs, "MAX_CACHE", 8 * 1024 * 1024)
+    return shared_runs.MAX_CACHE
+
+
+async def test_the_cache_of_results_is_bounded(small_cache: int, proxy: Proxy) -> None:
     proxy.tools.add("kept", returns("x" * 1_000_000), cache_ttl=1000)
     await proxy.open()
-    for n in range(70):
+    for n in range(10):
         await responses(proxy, call("kept", n=n))
-    assert 0.9 * MAX_CACHE < proxy.executors._shared._cache.currsize <= MAX_CACHE
+    assert 0.8 * small_cache < proxy.executors._shared._cache.currsize <= small_cache

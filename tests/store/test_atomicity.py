@@ -130,9 +130,11 @@ class Failing:
             raise sqlite3.OperationalError("disk full")
 
 
-def dump(path: Path) -> list[str]:
+def dump(path: Path) -> dict[str, list[Any]]:
+    """The rows of every table."""
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
-        return list(db.iterdump())
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
+        return {name: db.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables}
 
 
 async def remembered(store: SqliteStore) -> tuple[Any, ...]:
