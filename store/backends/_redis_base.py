@@ -13,7 +13,7 @@ from store.backends._changes import Changes
 from store.backends._clocks import Clocks, Now
 from store.backends._redis_keys import Keys
 from store.backends._redis_link import Command, Link
-from store.backends._redis_transaction import Transaction, apply, written_by
+from store.backends._redis_transaction import Transaction, apply
 from store.backends._waiters import Waiters
 from store.base import NotDurable, Store, StoreUnavailable, StoreUnusable
 from store.budget import Budget, Share
@@ -55,6 +55,8 @@ class RedisBase(Store):
         """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
+        self._last_number = 0
+        """Of this process's writes."""
         self._safe_after: Command | None = None
 
     def remember_within(self, budget: Budget) -> None:
@@ -177,7 +179,7 @@ class RedisBase(Store):
             conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}
             for command in conflicts:
                 self.recent.pop(command[1:])
-            if not written_by(tx, conflicts):
+            if not tx.was_applied(conflicts):
                 return conflicts
             self._writes.pop(tx.session)
             return {}
@@ -186,7 +188,8 @@ class RedisBase(Store):
                 self.recent.pop(place)
             else:
                 self.recent.put(place, value, len(value))
-        _, before, after = (int(number) for number in rest)
+        number, before, after = map(int, rest)
+        self._last_number = max(self._last_number, number + max(len(tx.events) - 1, 0))
         if tx.unknown_changes:
             self._writes.pop(tx.session)
         elif tx.touched is not None and after:
@@ -199,7 +202,8 @@ class RedisBase(Store):
         return {}
 
     def _note_revision(self, session: str, revision: int) -> None:
-        if self._revisions.get(session) != revision:
+        known = self._revisions.get(session) or 0
+        if not revision or revision > known:  # answers to concurrent writes come in any order
             self._revisions.put(session, revision, SMALL)
 
     # --- records ----------------------------------------------------------------------------------------------

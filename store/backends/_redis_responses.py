@@ -153,6 +153,7 @@ class RedisResponses(RedisBase):
 
     def _delete(self, tx: Transaction, response_id: str, node: Node) -> None:
         """Delete the document, and the rest once nothing references the response."""
+        tx.once()
         if node.has_document:
             (value,) = tx.get("document", response_id)
             columns = pydantic_core.from_json(values.text_of(values.unpack(value)[1])) if value else {}

@@ -68,6 +68,7 @@ class RedisSessions(RedisBase):
             record = session.model_dump_json()
             tx.do("HSET", "session", "version", version, "record", values.compress(records.versioned(record)))
             tx.do("PERSIST", "session")
+            tx.once()
             tx.do_shared("ZADD", self.keys.names, 0, name)
             tx.record(kind, session.masked().model_dump_json())
             tx.deleted = "toolset" in changes
@@ -90,6 +91,7 @@ class RedisSessions(RedisBase):
             version = tx.get("session", "version")[0]
             if version is None and not found:
                 return False
+            tx.once()
             tx.do("DEL", "session")
             tx.do("HSET", "session", "deleted", max(int(self.link.time() * 1e6), last + 1))
             tx.do("EXPIRE", "session")

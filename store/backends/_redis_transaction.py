@@ -10,7 +10,7 @@ import functools
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from store.backends import _redis_values as values
 from store.backends._clocks import Now
@@ -27,6 +27,9 @@ ATTEMPTS = 40
 
 MAX_EVENTS = 10_000
 """The events that are kept of each session."""
+
+_MARKED = 60
+"""Seconds for which it is known that a transaction was applied: longer than a command is tried."""
 
 MAX_NOTICES = 100_000
 
@@ -129,6 +132,16 @@ class Transaction:
         self.operations.append(("HDEL", key, fields))
         self.written |= {(key, _bytes(field)): None for field in fields}
 
+    def once(self) -> None:
+        """Note that the transaction was applied, for one that may leave no stamped value."""
+        key = self._own_mark
+        self.conditions["GET", key] = None
+        self.do_shared("SET", key, "1", "EX", _MARKED)
+
+    @property
+    def _own_mark(self) -> bytes:
+        return self.keys.shared(f"applied:{self.stamp.hex()}")
+
     def place(self, name: str, offset: int, member: str | bytes) -> None:
         """Add a member after all that are there, the one of the next offset after this one."""
         self.do("PLACE", name, offset, member)
@@ -156,6 +169,13 @@ class Transaction:
             self.touched = set(), set()
         self.touched[0].update(turn_ids)
         self.touched[1].update(keys)
+
+    def was_applied(self, conflicts: dict[Command, Any]) -> bool:
+        """Whether it was applied before, and its answer was lost with a connection."""
+        own = {("HGET", *place) for place, value in self.written.items() if value is not None}
+        if conflicts.get(("GET", self._own_mark)):
+            return True
+        return any(command in own and (value or b"").startswith(self.stamp) for command, value in conflicts.items())
 
     @property
     def has_writes(self) -> bool:
@@ -266,11 +286,3 @@ async def _pause(store: "RedisBase", attempt: int) -> int:
     if attempt:
         await asyncio.sleep(random.random() * min(0.05, 0.001 * 2**attempt))
     return attempt + 1
-
-
-def written_by(tx: Transaction, conflicts: dict[Command, Any]) -> bool:
-    """Whether the transaction was applied before, and its answer was lost with a connection."""
-    own = {("HGET", *place) for place, value in tx.written.items() if value is not None}
-    return any(
-        command in own and cast(bytes, value or b"").startswith(tx.stamp) for command, value in conflicts.items()
-    )

@@ -1,6 +1,7 @@
 """Waiting in Redis: one task of each process reads the notices that writes leave, and wakes those who wait.
 
-A waiter registers, then reads, then waits: a write is either in what it reads, or wakes it. A mixin of `RedisStore`.
+A waiter registers, then reads, then waits: a write is either in what it reads, or wakes it. Notices of writes that this
+process knew before do not wake it. A mixin of `RedisStore`.
 """
 
 import asyncio
@@ -70,11 +71,11 @@ class RedisWaits(RedisRetries):
             for _, entries in found or ():
                 for entry_id, fields in entries:
                     self._position = entry_id.decode()
-                    self._wake(fields)
+                    self._wake(int(entry_id.partition(b"-")[0]), fields)
                 if len(entries) == _AT_ONCE:  # others before these may have been dropped
                     self._waiters.wake_all()
 
-    def _wake(self, fields: dict[bytes, bytes]) -> None:
+    def _wake(self, number: int, fields: dict[bytes, bytes]) -> None:
         session = fields[b"s"].decode()
         wakes = json.loads(fields[b"w"])
         keys: list[Key] = [("events", None), ("events", session)] if int(fields[b"n"]) else []
@@ -84,7 +85,7 @@ class RedisWaits(RedisRetries):
             keys.append(("call", call_id))
             if tool is not None:
                 keys.append(("claim", session, tool))
-        self._waiters.wake(keys)
+        self._waiters.wake(keys, number)
 
     async def _check_history(self) -> None:
         """Give the store another epoch if its server has lost writes: the last notice that was read is not there, and
@@ -116,7 +117,7 @@ class RedisWaits(RedisRetries):
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         while True:
-            with self._waiters.listening(keys) as woken:
+            with self._waiters.listening(keys, self._last_number) as woken:
                 try:
                     found = await look()
                 except StoreUnavailable:

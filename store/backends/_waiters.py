@@ -5,6 +5,7 @@ To be used only in the thread of the event loop that uses the store.
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Collection, Hashable, Iterable, Iterator
 
 type Key = Hashable
@@ -13,7 +14,7 @@ type Key = Hashable
 
 class Waiters:
     def __init__(self) -> None:
-        self._waiting: dict[Key, set[asyncio.Future[bool]]] = {}
+        self._waiting: dict[Key, dict[asyncio.Future[bool], int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -29,28 +30,31 @@ class Waiters:
                 return False
 
     @contextlib.contextmanager
-    def listening(self, keys: Collection[Key]) -> Iterator[asyncio.Future[bool]]:
-        """A future: True as soon as `wake` is called with one of the keys; False if the store is closed first."""
+    def listening(self, keys: Collection[Key], after: int = -1) -> Iterator[asyncio.Future[bool]]:
+        """A future: True as soon as `wake` is called with one of the keys, for a write after this number; False if the
+        store is closed first."""
         keys = frozenset(keys)  # without duplicates
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for key in keys:
-            self._waiting.setdefault(key, set()).add(future)
+            self._waiting.setdefault(key, {})[future] = after
         try:
             yield future
         finally:
             for key in keys:
-                self._waiting[key].discard(future)
+                del self._waiting[key][future]
                 if not self._waiting[key]:
                     del self._waiting[key]
 
-    def wake(self, keys: Iterable[Key]) -> None:
+    def wake(self, keys: Iterable[Key], number: int = 0) -> None:
+        """`number`: of the write, if writes have numbers."""
         for key in keys:
-            for future in self._waiting.get(key, ()):
-                if not future.done():
+            for future, after in self._waiting.get(key, {}).items():
+                if number > after and not future.done():
                     future.set_result(True)
 
     def wake_all(self) -> None:
-        self.wake([*self._waiting])
+        for key in [*self._waiting]:
+            self.wake([key], sys.maxsize)
 
     def close(self) -> None:
         for waiting in self._waiting.values():

@@ -18,6 +18,9 @@ from store.backends.redis import RedisStore
 REQUIRED = "TOOLGRAFT_REQUIRE_REDIS"
 """An environment variable: a missing server is a failure instead of a skip."""
 
+_WITH_US = '"$@" & read _; kill -9 $!; wait'
+"""A shell script: the server ends when this process does, however that ends."""
+
 _numbers = itertools.count()
 _servers = contextlib.ExitStack()
 
@@ -48,12 +51,14 @@ def running(
         ports = ["--port", "0", "--tls-port", str(port)] if tls else ["--port", str(port)]
         arguments = [*ports, "--bind", "127.0.0.1", "--dir", folder]
         arguments = [*options, *arguments] if options_first else [*arguments, "--save", "", *options]
-        with subprocess.Popen([need(program), *arguments], stdout=subprocess.DEVNULL) as process:
+        command = ["sh", "-c", _WITH_US, "sh", need(program), *arguments]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             try:
                 _wait(port, process)
                 yield port
             finally:
-                process.kill()
+                assert process.stdin is not None
+                process.stdin.close()
                 process.wait()
 
 

@@ -10,9 +10,9 @@ from store.backends import _redis_transaction as transaction
 from store.backends.redis import RedisStore
 from store.base import CursorLost, StoreUnavailable, StoreUnusable
 from store.factory import open_url
-from store.models import Call, Policy, Status, Toolset
+from store.models import Call, Policy, Response, Status, Toolset
 from tests.store import servers
-from tests.store.records import SOON, WORKERS, a_call, a_turn, revision_of, save, turns_of_the_loop
+from tests.store.records import SOON, WORKERS, a_call, a_turn, revision_of, save, turns_of_the_loop, types
 
 WEATHER = ["get_weather"]
 
@@ -229,3 +229,29 @@ async def test_an_unreadable_record_hides_no_other(stores: Stores) -> None:
         await two.snapshot("one")
     await two.put_toolset("one", Toolset())
     assert await one.session("one") is not None
+
+
+async def test_a_write_whose_answer_was_lost_is_applied_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is cut after the server has taken the command: the client library sends it again."""
+    one, two = stores
+    script = one.link.script
+
+    async def repeated(*arguments: Any) -> Any:
+        await script(*arguments)
+        return await script(*arguments)
+
+    monkeypatch.setattr(one.link, "script", repeated)
+    session = await one.put_policy("one", Policy(), if_version=0)
+    assert await one.put_toolset("one", Toolset(), if_version=session.version) == await two.session("one")
+    call = await save(one, "t1", keys=[b"key"], user_key=b"user", call=WORKERS)
+    await one.save_plain("one", [b"plain"], b"chain")
+    assert await one.bind("one", b"user", [b"bound"]) == "t1"
+    assert await one.claim("one", WEATHER, lease=60.0, worker="w") is not None
+    assert (await one.answer("one", call.call_id, result=1))[1]
+    await one.add_response(Response(response_id="r1", session="one", document={}, created_at=1.0))
+    await one.delete_response("one", "r1")
+    expected = ["session.updated", "tools.updated", "turn.created", "call.created", "turn.updated"]
+    assert await types(two, "one") == [*expected, "call.updated", "call.updated"]
+    assert (await two.look_up("one", keys=[b"plain"])).plain == {b"plain": b"chain"}
+    assert await one.delete_session("one") is True
+    assert await types(two, "one") == ["session.deleted"]
