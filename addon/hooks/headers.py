@@ -17,6 +17,7 @@ from mitmproxy.net.http import status_codes, url
 from addon.core.framing.encoding import BadEncoding, decompressor
 from addon.core.history.asker import asker_of
 from addon.core.security.credentials import Fields
+from addon.core.short_cache import cached_if_short
 
 _REQUEST = http.Request.make("POST", "http://localhost/")
 _REQUEST.headers.clear()
@@ -35,7 +36,7 @@ def new_request(method: str, address: str, fields: Fields, body: bytes) -> http.
     return made
 
 
-@functools.lru_cache(maxsize=256)
+@cached_if_short(256)
 def _request_to(address: str) -> http.Request:
     """A template for requests to this URL: a loop repeats the same URLs, and to parse one takes long."""
     made = copy_of(_REQUEST)

@@ -3,12 +3,12 @@
 import asyncio
 import os
 import ssl
-from functools import lru_cache
 
 import certifi
 import httpx2
 from mitmproxy import ctx
 
+from addon.core.short_cache import cached_if_short
 from addon.loop.clients import no_cookies
 from addon.loop.direct import Direct
 from addon.loop.upstream import Outgoing
@@ -96,7 +96,7 @@ class UpstreamPool:
         return found
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def _host_of(url: str) -> str:
     return httpx2.URL(url).host
 

@@ -11,11 +11,11 @@ import itertools
 import socket
 import ssl
 from collections.abc import AsyncIterator, Hashable
-from functools import lru_cache
 from typing import NamedTuple
 
 import httpx2
 
+from addon.core.short_cache import cached_if_short
 from addon.loop.http1 import Connection, Headers, head_of
 
 CONNECT, WAIT = 30.0, 60.0
@@ -197,7 +197,7 @@ async def _sent(connection: Connection, head: bytes, body: bytes, *, was_kept: b
     return True
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def _parsed(url: str) -> tuple[Server, bytes, bytes]:
     """The server, the target, and the value of the Host header. Cached: loops repeat the same URLs."""
     parsed = httpx2.URL(url)

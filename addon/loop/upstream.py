@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import httpx2
@@ -17,6 +16,7 @@ import httpx2
 from addon.core.framing.encoding import BadEncoding, Decompress, TooLong, decompressor
 from addon.core.security.credentials import credentials, secrets_in
 from addon.core.security.redaction import RedactedStream
+from addon.core.short_cache import cached_if_short
 from addon.loop.direct import Direct, Reply
 from addon.loop.kept_connections import Attempt
 from addon.own_secrets import own_secrets
@@ -235,7 +235,7 @@ async def _decompressed(
         raise httpx2.DecodingError(str(error)) from None
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def _parsed(url: str) -> httpx2.URL:
     return httpx2.URL(url)
 

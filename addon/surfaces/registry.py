@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from urllib.parse import unquote
 
+from addon.core.short_cache import cached_if_short
 from addon.surfaces import chat, codeassist, developer, firebase, interactions, live, vertex
 from addon.surfaces.base import Framing, Operation, Target
 from addon.surfaces.surface import Surface
@@ -39,7 +39,7 @@ def match(method: str, host: str, path: str) -> Target | None:
     return _first(surfaces, method, path) if surfaces else None
 
 
-@lru_cache(maxsize=1024)
+@cached_if_short(1024)
 def match_path(method: str, path: str) -> Target | None:
     """The target of a request by its path alone, for a reverse proxy, whose clients may use any host name for it."""
     return _first(SURFACES, method, path)
@@ -99,7 +99,7 @@ def home_of(path: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4096)
+@cached_if_short(4096)
 def _surfaces_of(host: str) -> tuple[Surface, ...]:
     """The surfaces at a host. Surfaces that share a host differ by their paths."""
     name = host.lower().partition(":")[0].removesuffix(".")

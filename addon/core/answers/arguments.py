@@ -3,10 +3,10 @@
 import re
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from addon.core.framing.documents import Document, encode
+from addon.core.short_cache import cached_if_short
 
 MAX_DEPTH = 100
 """The maximum nesting depth of a call's arguments, which is also that of Protobuf and of the store."""
@@ -138,7 +138,7 @@ def is_deeper(value: Any, depth: int) -> bool:
     return True
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def _path(text: str) -> tuple[str | int, ...]:
     """The steps of a jsonPath. Cached, because the same paths repeat."""
     return tuple(int(number) if number else (name or quoted) for name, number, quoted in _STEP.findall(text))

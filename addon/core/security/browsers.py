@@ -4,16 +4,17 @@ Pure, and the same for the control API and the proxy's listeners. A web page can
 loopback, but it cannot forge these three headers.
 """
 
-import functools
 import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
+
+from addon.core.short_cache import cached_if_short
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@functools.lru_cache(maxsize=256)
+@cached_if_short(256)
 def host_allowed(host_header: str, allow_hosts: tuple[str, ...]) -> bool:
     """Whether a `Host` header is safe from DNS rebinding.
 

@@ -4,8 +4,9 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from urllib.parse import unquote, unquote_plus
+
+from addon.core.short_cache import cached_if_short
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -36,7 +37,7 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def is_secret_header(name: bytes) -> bool:
     """`is_secret_name` of a name as it is sent. Cached, because each request asks for each of its headers."""
     return is_secret_name(name.decode("latin-1"))
@@ -108,7 +109,7 @@ def secrets_of_header(name: str, value: str) -> set[str]:
     return found
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def _cached_secrets_of_header(name: bytes, value: bytes) -> frozenset[str]:
     """`secrets_of_header` without words. Cached, because clients repeat their headers."""
     found = secrets_of_header(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 import xxhash
 
 from addon.core.framing.documents import Document, as_list, camel, decode, encode, get, objects
+from addon.core.short_cache import cached_if_short
 
 MAX_NAME = 64
 """The maximum length of a function name, for services not known to accept more."""
@@ -29,7 +30,7 @@ _LARGEST_CACHED = 16_384
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 
 
-@lru_cache(maxsize=256)
+@cached_if_short(256)
 def generation(model: str) -> Generation:
     """`gemini-2.5-flash` → (2, 5)."""
     found = _GENERATION.search(model)
