@@ -1,7 +1,8 @@
 """Calls in Redis: read, answered, run. A mixin of `RedisStore`."""
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from store.backends import _records as records
@@ -9,7 +10,8 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._clocks import Now
-from store.backends._redis_base import RedisBase, body_of
+from store.backends._redis_base import RedisBase
+from store.backends._redis_call_records import lease_of, lost_ids, put_call
 from store.backends._redis_link import Command
 from store.backends._redis_transaction import Transaction, transact
 from store.base import UnknownCall
@@ -18,44 +20,11 @@ from store.models import Call, Page, Session, Status
 _PAGE = 100
 """Records that are read at once where some of them may not fit."""
 
+_IDLE = 1.0
+"""Seconds after which a session counts as idle that has no calls which somebody runs or waits for."""
+
 _CANDIDATES = 8
 """The calls of a tool that a claim looks at first."""
-
-
-def index_call(tx: Transaction, before: Call | None, call: Call, offset: int = 0) -> None:
-    """The entries of a call in the indexes. `before` None: it is new, and has its place at this offset."""
-    name = call.call_id
-    was_open, is_open = before is not None and not before.status.final, not call.status.final
-    if before is None and is_open:
-        tx.place("open", offset, name)
-    elif was_open and not is_open:
-        tx.do("ZREM", "open", name)
-    (was, was_waiting), (now, waiting) = states.indexed(before) if before else (None, None), states.indexed(call)
-    if was == 0 and now != 0:
-        tx.index("ready", "calls", name, values.prefix(call.name.encode()), remove=True)
-    elif now == 0 and was != 0:
-        tx.index("ready", "calls", name, values.prefix(call.name.encode()))
-    if now:
-        tx.do("ZADD", "lease", repr(now), name)
-    elif was:
-        tx.do("ZREM", "lease", name)
-    if waiting is not None:
-        tx.do("HSET", "waiting", name, waiting)
-    elif was_waiting is not None:
-        tx.do("HDEL", "waiting", name)
-    if now or waiting is not None:
-        tx.do_shared("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
-    tx.wrote_call(call, now is not None)
-
-
-def put_call(tx: Transaction, before: Call, call: Call, *, quietly: bool = False) -> None:
-    """Replace the call; `quietly`: without an event."""
-    record = call.model_dump_json()
-    tx.put("call", call.call_id, [], body_of(record))
-    index_call(tx, before, call)
-    tx.touch([call.turn_id])
-    if not quietly:
-        tx.record("call.updated", record)
 
 
 class RedisCalls(RedisBase):
@@ -280,9 +249,11 @@ class RedisCalls(RedisBase):
 
     def _proxies(self, tx: Transaction) -> set[str]:
         """The proxies that have a lease."""
-        (found,) = tx.need(("HGETALL", tx.keys.proxies))
-        alive = {name.decode() for name, lease in found.items() if lease_of(lease)[0] > tx.now.steady}
-        return alive | {name for name, until in self._own_leases.items() if until > tx.now.steady}
+        return self._with_leases(tx.need(("HGETALL", tx.keys.proxies))[0], tx.now.steady)
+
+    def _with_leases(self, leases: dict[bytes, bytes], steady: float) -> set[str]:
+        alive = {name.decode() for name, lease in leases.items() if lease_of(lease)[0] > steady}
+        return alive | {name for name, until in self._own_leases.items() if until > steady}
 
     def _last_alive(self, tx: Transaction) -> dict[str, float]:
         (found,) = tx.need(("HGETALL", tx.keys.proxies))
@@ -309,20 +280,31 @@ class RedisCalls(RedisBase):
 
     async def _settle_lost(self, proxy_id: str | None = None) -> list[Call]:
         """Settle lost calls, session by session. `proxy_id`: only those of this proxy."""
-        (names,) = await self.link.run(("ZRANGE", self.keys.active, 0, -1))
-        settled = []
-        for name in names:
-            settled += await transact(self, name.decode(), lambda tx: self._settle_in(tx, proxy_id))
+        names, leases = await self.link.run(("ZRANGE", self.keys.active, 0, -1), ("HGETALL", self.keys.proxies))
+        steady = self.times().steady
+        proxies, settled = self._with_leases(leases, steady), []
+        for part in itertools.batched((name.decode() for name in names), _PAGE, strict=False):
+            reads = [command for name in part for command in (self._leases(name), self._waiting(name))]
+            found = await self.link.run(*reads)
+            for name, flat, waits in zip(part, found[::2], found[1::2], strict=True):
+                if lost_ids(flat, waits, proxies, steady) or not (flat or waits):
+                    settled += await transact(self, name, lambda tx: self._settle_in(tx, proxy_id))
         return settled
 
+    def _leases(self, session: str) -> Command:
+        return "ZRANGE", self.keys.of(session, "lease"), 0, -1, "WITHSCORES"
+
+    def _waiting(self, session: str) -> Command:
+        return "HGETALL", self.keys.of(session, "waiting")
+
     def _settle_in(self, tx: Transaction, proxy_id: str | None) -> list[Call]:
-        leases: Command = ("ZRANGE", tx.keys.of(tx.session, "lease"), 0, -1, "WITHSCORES")
-        waiting: Command = ("HGETALL", tx.keys.of(tx.session, "waiting"))
-        tx.prefetch(leases, waiting, ("HGETALL", tx.keys.proxies))
-        flat, waits = tx.need(leases, waiting)
+        reads = self._leases(tx.session), self._waiting(tx.session)
+        (active,) = tx.get_scores(tx.keys.active, tx.session.encode(), before=[*reads, ("HGETALL", tx.keys.proxies)])
+        flat, waits = tx.need(*reads)
         proxies = self._proxies(tx)
-        ids = {one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady}
-        ids |= {one for one, proxy in waits.items() if proxy.decode() not in proxies}
+        ids = lost_ids(flat, waits, proxies, tx.now.steady)
+        if not flat and not waits and active is not None and active < tx.now.wall - _IDLE:
+            tx.do_shared("ZREM", tx.keys.active, tx.session)
         if not ids:
             return []
         listed = sorted(ids)
@@ -339,14 +321,3 @@ class RedisCalls(RedisBase):
                 put_call(tx, call, after)
                 settled.append(after)
         return settled
-
-
-def places_of(flat: Sequence[bytes]) -> list[tuple[bytes, int]]:
-    """The members of a zset with their places, as a range with scores has them."""
-    return [(member, int(float(place))) for member, place in zip(flat[::2], flat[1::2], strict=True)]
-
-
-def lease_of(text: bytes) -> tuple[float, float]:
-    """The end of a proxy's lease, and when the proxy was last alive."""
-    until, alive = text.split()
-    return float(until), float(alive)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
-from store.backends._redis_calls import lease_of
+from store.backends._redis_call_records import lease_of
 from store.backends._redis_ledger import StoredTurn, note, noted_at, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_retries import RedisRetries

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
-from store.backends._redis_calls import RedisCalls, index_call, places_of
+from store.backends._redis_call_records import index_call, places_of
+from store.backends._redis_calls import RedisCalls
 from store.backends._redis_link import Script
 from store.backends._redis_transaction import Stale, Transaction, transact
 from store.base import MATCHES

@@ -8,7 +8,7 @@ import pydantic_core
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._redis_calls import put_call
+from store.backends._redis_call_records import put_call
 from store.backends._redis_ledger import RedisLedger, put_turn, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_responses import RedisResponses

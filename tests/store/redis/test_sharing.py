@@ -255,3 +255,20 @@ async def test_a_write_whose_answer_was_lost_is_applied_once(stores: Stores, mon
     assert (await two.look_up("one", keys=[b"plain"])).plain == {b"plain": b"chain"}
     assert await one.delete_session("one") is True
     assert await types(two, "one") == ["session.deleted"]
+
+
+async def test_sessions_without_open_calls_cost_the_settling_of_lost_calls_nothing(stores: Stores) -> None:
+    one, two = stores
+    for number in range(30):
+        call = await save(one, f"t{number}", f"s{number}", call={"owner": "loop", "proxy_id": "p"})
+        if number:
+            await one.answer(call.session, call.call_id, result=1)
+    await two.hold("p", 60.0)
+    now = two.times().wall
+    two.clock = lambda: now + 10
+    assert await two.settle_lost() == []
+    before = two.link.round_trips
+    assert await two.settle_lost() == []
+    assert two.link.round_trips - before <= 2
+    two.clock = lambda: now + 100
+    assert [call.call_id for call in await two.settle_lost()] == ["c-t0"]
