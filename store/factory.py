@@ -40,10 +40,7 @@ def open_url(
         known = ", ".join(f"{name}://" for name in BACKENDS)
         raise ValueError(f"its scheme is not one of {known}")
     module, _, name = BACKENDS[scheme].partition(":")
-    try:
-        backend: type[Store] = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"the package {error.name} is missing; toolgraft[redis] has it") from None
+    backend: type[Store] = getattr(importlib.import_module(module), name)
     store = backend.from_url(url, ttl=ttl, clock=clock, read_only=read_only)
     store.durability, store.uptime = durability, uptime
     return store
