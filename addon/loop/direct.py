@@ -47,6 +47,8 @@ type Key = tuple[Server, Hashable]
 class Reply(AsyncIterator[bytes]):
     """The answer to a request: its head, and its body as it arrives. Reading it raises httpx2.RequestError."""
 
+    is_http1 = True
+
     def __init__(self, pool: "Direct", key: Key, connection: Connection) -> None:
         self.status = connection.status
         self.headers: Headers = connection.headers

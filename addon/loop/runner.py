@@ -290,7 +290,7 @@ class Runner:
                 continue
             async for out in self._perform(output):
                 yield out
-        async for out in self._perform(machine.finish()):
+        async for out in self._perform(machine.finish(is_certain=not answer.ends_with_connection)):
             yield out
         if not (isinstance(self._next, Send) and self._next.goes_on):
             self.step.complete.set()

@@ -167,14 +167,23 @@ class _ClientReply:
     def __init__(self, response: httpx2.Response) -> None:
         self.status = response.status_code
         self.headers: Headers = response.headers.raw
+        self.is_http1 = response.http_version.startswith("HTTP/1")
         self.chunks = response.aiter_raw
         self.aclose = response.aclose
 
 
 class UpstreamAnswer:
+    """`ends_with_connection`: neither a length nor a last chunk tells the body's end, so it may have been cut off."""
+
     def __init__(
-        self, received: Received, chunks: AsyncIterator[bytes] | None = None, exchange: UpstreamExchange | None = None
+        self,
+        received: Received,
+        chunks: AsyncIterator[bytes] | None = None,
+        exchange: UpstreamExchange | None = None,
+        *,
+        ends_with_connection: bool = False,
     ) -> None:
+        self.ends_with_connection = ends_with_connection
         self.status = received.status
         self.headers = received.headers
         self.content_type = _content_type(received.headers)
@@ -205,7 +214,16 @@ async def _answer(
     chunks = _body_of(reply, max_bytes, RedactedStream(secrets))
     if received is None:
         received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
-    return UpstreamAnswer(received, chunks, exchange)
+    ends_with_connection = reply.is_http1 and not any(map(_is_framing, reply.headers))
+    return UpstreamAnswer(received, chunks, exchange, ends_with_connection=ends_with_connection)
+
+
+def _is_framing(field: tuple[bytes, bytes]) -> bool:
+    """Whether a header field tells where the body ends."""
+    name = field[0].lower()
+    return name == b"content-length" or (
+        name == b"transfer-encoding" and field[1].rstrip().lower().endswith(b"chunked")
+    )
 
 
 def _body_of(reply: "Reply | _ClientReply", max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:

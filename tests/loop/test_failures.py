@@ -58,6 +58,21 @@ async def test_an_answer_in_a_later_round_that_is_no_json_is_asked_for_again(rea
     assert (await ready.ask("x")).text == "Wait. done"
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["first round", "later round"])
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["until it closes", "chunked"])
+async def test_only_an_answer_that_tells_its_end_is_whole_without_a_finish_reason(
+    ready: Proxy, later: bool, is_chunked: bool
+) -> None:
+    data = b"data: " + encode(says("half")) + b"\r\n\r\n"
+    answer = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=streamed(data))
+    if not is_chunked:
+        del answer.headers["transfer-encoding"]
+    ready.upstream(Scripted(*([STEP] if later else []), answer))
+    played = await ready.ask("x", framing=Framing.SSE)
+    assert played.text.endswith("half")
+    assert any("error" in one for one in played.documents) != is_chunked
+
+
 BAD = {
     "html": httpx2.Response(200, headers={"content-type": "text/html"}, content=b"<html>"),
     "html as events": httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=b"<html>"),
