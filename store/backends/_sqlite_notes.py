@@ -39,7 +39,7 @@ def save(db: sqlite3.Connection, note: PendingNote) -> None:
         if there == packed:
             mine = []
         elif there:
-            rows += _unpacked(head, there)
+            rows += unpacked(head, there)
             db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
     if rows or mine:
         db.executemany(
@@ -52,7 +52,7 @@ def chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | Non
     """The chain noted with a key; None if the key is not noted. `own`: the chain of the key's own row; `packed`: the
     row of its beginning. Both are None if there is no such row."""
     if packed:
-        for packed_key, chain in _unpacked(key[:HEAD], packed):
+        for packed_key, chain in unpacked(key[:HEAD], packed):
             if packed_key == key:
                 return chain if own is None or own == chain else b""
     return own
@@ -63,7 +63,7 @@ def _packed(notes: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"%c%b%b" % (len(chain), chain, b"".join([key[HEAD:] for key, _ in notes]))
 
 
-def _unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
+def unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The packed keys, each with its chain."""
     start = 1 + packed[0]
     end = start + OWN - HEAD

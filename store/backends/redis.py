@@ -9,6 +9,7 @@ import pydantic_core
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_expiry import RedisExpiry
+from store.backends._redis_exports import RedisExports
 from store.backends._redis_sessions import RedisSessions
 from store.backends._redis_waits import RedisWaits
 from store.models import Document, Event
@@ -17,7 +18,7 @@ _READ = 100
 """Notices that are read at once."""
 
 
-class RedisStore(RedisSessions, RedisExpiry, RedisWaits):
+class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
     async def last_event_id(self) -> str:
         (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
         return rules.event_id(self.epoch, int(number or 0))
