@@ -12,7 +12,7 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
 from store.backends._redis_expiry import RedisExpiry
-from store.backends._redis_ledger import chain_of, noted_at, read_turn
+from store.backends._redis_ledger import StoredTurn, chain_of, noted_at, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_responses import Node
 from store.backends._redis_transaction import Transaction, transact
@@ -52,7 +52,7 @@ class RedisExports(RedisExpiry):
             case "sessions":
                 return await self._session_of(session), True
             case "notes":
-                return (await self._notes_of(session, since - self.ttl), []), True
+                return await self._notes_of(session, since - self.ttl), True
             case _:
                 key = self.keys.of(session, _LISTS[kind])
                 (names,) = await self.link.run(("ZRANGE", key, start, start + PAGE - 1))
@@ -67,10 +67,19 @@ class RedisExports(RedisExpiry):
         session = records.read(Session, values.text_of(text), log=False)
         return ([], [name]) if session is None else ([session], [])
 
-    async def _notes_of(self, session: str, since: float) -> list[Moved]:
+    async def _notes_of(self, session: str, since: float) -> _Found:
         (found,) = await self.link.run(("HGETALL", self.keys.of(session, "plain")))
-        hours = ((key, noted_at(value) // HOUR * HOUR, value) for key, value in found.items())
-        return [MovedNote(session, key, hour, chain_of(value)) for key, hour, value in hours if hour >= since]
+        items: list[Moved] = []
+        bad: list[str] = []
+        for key, value in found.items():
+            try:
+                hour = noted_at(value) // HOUR * HOUR
+            except ValueError:
+                bad.append(key.hex())
+                continue
+            if hour >= since:
+                items.append(MovedNote(session, key, hour, chain_of(value)))
+        return items, bad
 
     async def _cached_of(self, session: str, names: list[bytes], since: float) -> _Found:
         items: list[Moved] = []
@@ -87,7 +96,7 @@ class RedisExports(RedisExpiry):
         bad = []
         stored = []
         for turn_id, value in zip(ids, await self._fields(session, "turn", ids), strict=True):
-            turn = None if value is None else read_turn(self, value)
+            turn = self._readable_turn(value)
             if turn is None or turn.record is None:
                 bad.append(turn_id.decode())
             elif turn.record.created_at >= since:
@@ -100,6 +109,12 @@ class RedisExports(RedisExpiry):
             assert isinstance(turn.record, Turn)
             items.append(MovedTurn(turn.record, [call for _, call in calls if call is not None], turn.keys))
         return items, bad
+
+    def _readable_turn(self, value: bytes | None) -> StoredTurn | None:
+        try:
+            return None if value is None else read_turn(self, value)
+        except (ValueError, IndexError):
+            return None
 
     async def _given_of(self, session: str, ids: list[bytes], since: float) -> _Found:
         of = self.keys.of

@@ -16,6 +16,7 @@ from bench import seed
 from bench.measure import PATH
 from store import moving
 from store.backends import _redis_exports, _sqlite_exports
+from store.backends.redis import RedisStore
 from store.base import Store, StoreError
 from store.exports import KINDS
 from store.factory import open_url
@@ -234,5 +235,26 @@ async def test_a_record_that_cannot_be_read_is_named_and_stops_nothing(tmp_path:
     done = await moving.move(first, second, ttl=TTL)
     assert done.bad["turns"] == ["t1"]
     assert done.bad["responses"] == ["r2", "r3", "side", "r4"]
+    assert not done.wrong
+    assert done.target["turns"].count == 2
+
+
+async def test_damaged_values_in_redis_are_named_too() -> None:
+    first, second = servers.new_url(), servers.new_url()
+    store = open_url(first, ttl=TTL)
+    await store.open()
+    await fill(store, store.clock())
+    assert isinstance(store, RedisStore)
+    damaged = (("turn", "t1"), ("call", "c-t3"), ("cached", "x"), ("response", "r4"), ("plain", "p"))
+    await store.link.run(*(("HSET", store.keys.of("one", name), field, b"{") for name, field in damaged))
+    await store.close()
+    done = await moving.move(first, second, ttl=TTL)
+    assert done.bad == {
+        "sessions": [],
+        "turns": ["t1", "c-t3"],
+        "cached tools": ["x"],
+        "notes": [b"p".hex()],
+        "responses": ["r4"],
+    }
     assert not done.wrong
     assert done.target["turns"].count == 2
