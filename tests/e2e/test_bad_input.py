@@ -61,7 +61,7 @@ WRONG = [
     ("upstream", "gemini.example", "graft_upstream='gemini.example': must be an http or https URL"),
     ("control", "8741", "graft_control='8741': must be host:port"),
     ("token", "not a token", "graft_token=(not shown): must be printable ASCII without spaces"),
-    ("store", "redis://x", "graft_store='redis://x': its scheme is not one of memory://, sqlite://"),
+    ("store", "none://x", "graft_store='none://x': its scheme is not one of memory://, sqlite://"),
     ("ttl", "1", "graft_ttl='1': must be a number of seconds, 60 or more"),
     ("sesion", "x", "graft_sesion: there is no such option; did you mean graft_session?"),
 ]
