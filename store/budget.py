@@ -36,10 +36,11 @@ class Budget:
     ) -> "Share[K, V]":
         """A share for entries of one kind. `own`: the part of the limit that other shares leave to it. `most`: the part
         beyond which it never grows. `dropped`: called with each entry that was dropped for want of room. `one`: the
-        part of the share that a single entry may take. If there is a share of this name, the new one replaces it: the
-        old one forgets all, and remembers nothing from then on."""
+        part of the share that a single entry may take. If there is a share of this name, the new one replaces it: all
+        entries of the old one are dropped, and it remembers nothing from then on."""
         if (old := self._shares.get(name)) is not None:
-            old.clear()
+            while old:
+                old.drop_oldest()
             old.largest = 0
         share = Share[K, V](self, int(own * self.limit), int(most * self.limit), dropped)
         share.largest = int(one * share.most)

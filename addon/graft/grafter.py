@@ -86,7 +86,8 @@ class Grafter:
         self.settings = settings
         self.metrics = metrics
         self.session_configs = SessionConfigs(store, settings, self.budget, shared)
-        self._forget()
+        self.prefixes = Prefixes(self.budget)
+        self.true_turns = TrueTurns(store, self.budget)
         self.continuations = Continuations(self.budget)
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
         self._warner = Warner()
@@ -95,8 +96,8 @@ class Grafter:
 
     def _forget(self) -> None:
         """Forget what is remembered of histories."""
-        self.prefixes = Prefixes(self.budget)
-        self.true_turns = TrueTurns(self.store, self.budget)
+        self.prefixes.clear()
+        self.true_turns.clear()
 
     async def session_config(self, session: str) -> SessionConfig | None:
         """The session's configuration; None if its traffic is not to be touched. Raises EXCHANGE_FAILED."""

@@ -72,6 +72,13 @@ class Prefixes:
         elif (size := remembered_size(prefix.history)) and not self._rewritten.put(number, prefix.history, size):
             forget(prefix.history)
 
+    def clear(self) -> None:
+        """Forget all beginnings."""
+        while self._rewritten:
+            self._rewritten.drop_oldest()
+        self._prefixes.clear()
+        self._by_head.clear()
+
     def _prefix(self, number: int) -> Prefix:
         entry = self._prefixes.peek(number)
         assert entry is not None

@@ -39,6 +39,10 @@ class TrueTurns:
             found[turn_id] = true
         return found
 
+    def clear(self) -> None:
+        """Forget all turns."""
+        self._turns.clear()
+
     def keep(self, session: str, revision: int | None, true: TrueTurn) -> None:
         """Remember a turn. `revision`: the ledger's, before the turn was looked up."""
         if revision is not None:

@@ -4,11 +4,8 @@ A line is on disk before its action starts (unless `graft_durability` is `proces
 is not done, and an action that a crash or a power failure interrupts is in the log. If the action fails later, a second
 line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a thread.
 
-Answers of calls are frequent. Their lines are written before them too, but are flushed while the store is: they are on
-disk before the answer is acknowledged.
-
-Answers of calls are many: their lines are written before them too, but on disk only before they are acknowledged, so
-that the store's flush and that of the line go on at the same time.
+Results of calls are frequent. Their lines are written before them too, but are flushed while the store is: they are on
+disk before the result is acknowledged.
 """
 
 import asyncio

@@ -8,6 +8,7 @@ import pytest
 
 from addon.core.framing.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
+from addon.graft.grafter import Grafter
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import Call
@@ -48,6 +49,25 @@ async def test_wait_goes_on_at_once_when_the_result_comes(graft: Graft, waits: l
     outcome = await asyncio.wait_for(task, SOON)
     assert isinstance(outcome, Forward)
     assert decode(outcome.body)["contents"][2] == user(response(value={"t": 1}))
+
+
+async def test_settings_that_change_while_a_request_waits_disturb_neither_it_nor_later_ones(
+    graft: Graft, waits: list[float]
+) -> None:
+    """Each has a grafter of its own, and all share the budget of what is remembered."""
+    history = [user("word " * 600), model("ok"), *await pending(graft, on_pending="wait", pending_timeout=3600)]
+    await graft.request({"contents": history[:3]})  # the chat's beginning is remembered
+    task = await running(graft, history)
+    await when(lambda: waits)
+    old = graft.grafter
+    graft.grafter = Grafter(old.store, old.settings, old.metrics, (), old.owners, old.budget)
+    later = [*history[:2], user("x")]
+    assert isinstance(await graft.request({"contents": later}), Forward)
+    await answer_all(graft, {"t": 1})
+    assert isinstance(await asyncio.wait_for(task, SOON), Forward)
+    old._forget()
+    assert isinstance(await graft.request({"contents": [*later, model("y"), user("z")]}), Forward)
+    assert graft.grafter.budget.sizes()["prefixes"]
 
 
 async def test_wait_goes_on_only_when_every_call_of_the_step_has_a_result(graft: Graft, waits: list[float]) -> None:
