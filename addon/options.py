@@ -213,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "graft_cache_bytes",
         str,
-        "12582912",
+        "25165824",
         "How many bytes of chats and sessions the proxy remembers, so that later requests take less time (1048576 or "
         "more). What was used least recently is forgotten.",
     ),

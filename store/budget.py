@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-DEFAULT_LIMIT = 12 * 1024 * 1024
+DEFAULT_LIMIT = 24 * 1024 * 1024
 
 ENTRY = 256
 """The approximate memory use of an entry in bytes, besides its key and value."""

@@ -63,8 +63,8 @@ class Exports(abc.ABC):
     @abc.abstractmethod
     async def export(self, kind: Kind, *, since: float, after: str | None = None) -> Exported:
         """The next records of this kind that were written at `since` or later, of all sessions; notes: `ttl` seconds
-        earlier. Turns and responses of a session come in the order in which they were saved. Meaningful only while
-        nobody writes."""
+        earlier, by the end of their hour. Turns and responses of a session come in the order in which they were saved.
+        Meaningful only while nobody writes."""
 
     @abc.abstractmethod
     async def restore_session(self, session: Session) -> None:

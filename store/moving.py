@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pydantic_core
 
 from store.base import Store, StoreError, UnknownResponse
-from store.exports import KINDS, Exported, Kind, Moved, MovedNote, MovedResponse, MovedTurn
+from store.exports import HOUR, KINDS, Exported, Kind, Moved, MovedNote, MovedResponse, MovedTurn
 from store.factory import open_url
 from store.models import CachedTools, Session
 
@@ -186,7 +186,8 @@ async def _restore_all(target: Store, clock: Clock, items: list[Moved], offset: 
     bad = []
     notes = [item for item in items if isinstance(item, MovedNote)]
     for group in _groups(notes):
-        clock.at = group[0].noted
+        # at the end of its hour, so that none is kept shorter than it was promised
+        clock.at = min(group[0].noted + HOUR - 1, time.time())
         await target.save_plain(group[0].session, [note.key for note in group], group[0].chain)
     for item in items:
         if not isinstance(item, MovedNote):

@@ -116,6 +116,12 @@ def remembered_size(history: History) -> int:
     return size + (history.beginning.size if history.beginning is not None else 0)
 
 
+def has_true_turns(history: History) -> bool:
+    """Whether the ledger has true turns for this history."""
+    memo: Memo | None = history.memo
+    return memo is not None and bool(memo.hits)
+
+
 def forget(history: History) -> None:
     """Forget these again: true turns are looked up, and the beginning is rewritten, as if they were new."""
     history.beginning = None

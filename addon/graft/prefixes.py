@@ -1,8 +1,9 @@
 """A cache of the results for the beginnings of recent requests.
 
-Histories only grow at their end, so a request begins with the bytes of the one before it. There are two shares of the
-budget: for the beginnings as they were read, and for what the ledger knows of them and what they were rewritten as,
-which may be as large as the bodies themselves.
+Histories only grow at their end, so a request begins with the bytes of the one before it. There are three shares of the
+budget: for the beginnings as they were read, and for what they were rewritten as, which may be as large as the bodies
+themselves, with the true turns that the ledger has for them, or without any. True turns can be looked up again at less
+cost than the client's own calls take to become text.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import xxhash
 
 from addon.core.history.request import Prefix, Request
 from addon.core.history.turns import History
-from addon.graft.ledger import forget, remembered_size
+from addon.graft.ledger import forget, has_true_turns, remembered_size
 from store.budget import Budget, Share
 
 SMALLEST = 1024
@@ -28,10 +29,13 @@ class Prefixes:
 
     def __init__(self, budget: Budget) -> None:
         self._prefixes: Share[int, tuple[Key, Prefix]] = budget.share(
-            "prefixes", 1 / 6, 1 / 4, lambda number, entry: self._unlink(number, entry[0])
+            "prefixes", 1 / 12, 1 / 8, lambda number, entry: self._unlink(number, entry[0])
         )
         self._rewritten: Share[int, History] = budget.share(
-            "rewritten", 1 / 3, 1 / 2, lambda number, history: forget(history)
+            "rewritten", 1 / 3, 2 / 3, lambda number, history: forget(history)
+        )
+        self._restored: Share[int, History] = budget.share(
+            "restored", 1 / 6, 1 / 4, lambda number, history: forget(history)
         )
         self._by_head: dict[Key, list[int]] = {}  # the least recently used first
         self._next = 0
@@ -48,6 +52,7 @@ class Prefixes:
             return None
         self._prefixes.get(best[0])
         self._rewritten.get(best[0])
+        self._restored.get(best[0])
         siblings.remove(best[0])
         siblings.append(best[0])
         return best[1]
@@ -69,13 +74,16 @@ class Prefixes:
         self._by_head.setdefault(key, []).append(number)
         if not self._prefixes.put(number, (key, prefix), prefix.size):
             self._unlink(number, key)
-        elif (size := remembered_size(prefix.history)) and not self._rewritten.put(number, prefix.history, size):
-            forget(prefix.history)
+        elif size := remembered_size(prefix.history):
+            share = self._restored if has_true_turns(prefix.history) else self._rewritten
+            if not share.put(number, prefix.history, size):
+                forget(prefix.history)
 
     def clear(self) -> None:
         """Forget all beginnings."""
-        while self._rewritten:
-            self._rewritten.drop_oldest()
+        for share in (self._rewritten, self._restored):
+            while share:
+                share.drop_oldest()
         self._prefixes.clear()
         self._by_head.clear()
 
@@ -91,6 +99,7 @@ class Prefixes:
     def _unlink(self, number: int, key: Key) -> None:
         """Forget what belongs to a beginning that is no longer remembered."""
         self._rewritten.pop(number)
+        self._restored.pop(number)
         siblings = self._by_head[key]
         siblings.remove(number)
         if not siblings:

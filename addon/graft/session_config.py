@@ -76,7 +76,7 @@ class SessionConfigs:
         self.store = store
         self.settings = settings
         self.placeholder = Placeholder(settings.placeholder)
-        self._configs: Share[str, SessionConfig] = budget.share("session configs", 1 / 12, 1 / 3, one=1)
+        self._configs: Share[str, SessionConfig] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
         self.share(shared)
 
     async def of(self, session: str) -> SessionConfig | None:

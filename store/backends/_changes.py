@@ -19,7 +19,7 @@ class Deletions:
     a new session of its name."""
 
     def __init__(self, budget: Budget) -> None:
-        self._numbers: Share[str, int] = budget.share("deleted sessions", 1 / 48, 1 / 12)
+        self._numbers: Share[str, int] = budget.share("deleted sessions", 1 / 96, 1 / 24)
 
     def note(self, session: str, number: int) -> None:
         self._numbers.put(session, number, 128)

@@ -41,7 +41,7 @@ class MemoryExports(MemoryLedger, MemoryResponses):
     def _moved_notes(self, since: float) -> Iterator[MovedNote]:
         for name, ledger in self._ledgers.items():
             for key, (noted, chain) in ledger.plain.items():
-                if (hour := noted // HOUR * HOUR) >= since - self.ttl:
+                if (hour := noted // HOUR * HOUR) + HOUR > since - self.ttl:
                     yield MovedNote(name, key, hour, chain)
 
     def _moved_responses(self, since: float) -> Iterator[MovedResponse]:

@@ -62,11 +62,11 @@ class RedisBase(Store):
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
         # What this process has just written: the next write begins with it.
-        self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 24, 1 / 3, one=1 / 8)
-        self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 12, 1 / 3, one=1)
-        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 24, 1 / 6, one=1)
-        self._revisions: Share[str, int] = budget.share("ledger revisions", 1 / 96, 1 / 24)
-        self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 96, 1 / 24)
+        self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 48, 1 / 6, one=1 / 8)
+        self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 48, 1 / 12, one=1)
+        self._revisions: Share[str, int] = budget.share("ledger revisions", 1 / 192, 1 / 48)
+        self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192, 1 / 48)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:

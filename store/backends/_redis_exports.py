@@ -77,7 +77,7 @@ class RedisExports(RedisExpiry):
             except ValueError:
                 bad.append(key.hex())
                 continue
-            if hour >= since:
+            if hour + HOUR > since:
                 items.append(MovedNote(session, key, hour, chain_of(value)))
         return items, bad
 

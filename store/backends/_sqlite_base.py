@@ -81,8 +81,8 @@ class SqliteBase(Waits):
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
-        self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 12, 1 / 3, one=1)
-        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 24, 1 / 6, one=1)
+        self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 48, 1 / 12, one=1)
         self._deleted = Deletions(budget)
 
     @classmethod

@@ -85,7 +85,7 @@ class SqliteExports(SqliteLedger, SqliteResponses):
         items: list[Moved] = []
         for session, key, hours, chain, packed in rows:
             noted = hours * HOUR
-            if noted < since:
+            if noted + HOUR <= since:
                 continue
             if len(key) != notes.HEAD:
                 is_packed = packed and notes.chain_of(key, None, packed) is not None

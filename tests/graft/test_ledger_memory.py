@@ -64,7 +64,7 @@ async def test_true_turns_that_take_much_memory_are_looked_up_again(store: Store
     assert request.known_prefix is not None
     assert (found[0] is found[2]) is is_kept
     assert found[0].responses == found[2].responses
-    assert (budget.sizes()["rewritten"] > 0) is is_kept
+    assert (budget.sizes()["restored"] > 0) is is_kept
 
 
 class Looks:
