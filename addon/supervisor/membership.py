@@ -22,7 +22,8 @@ class Membership:
     slot: int
     channel: socket.socket
     _numbers: Iterator[int] = field(default_factory=count)
-    _waiting: dict[int, asyncio.Future[list[Message]]] = field(default_factory=dict)
+    _waiting: dict[int, asyncio.Future[None]] = field(default_factory=dict)
+    _states: dict[int, list[Message]] = field(default_factory=dict)
 
     def listen(self, host: str, port: int) -> list[socket.socket]:
         """Listening sockets that the other slots have as well. Raises OSError."""
@@ -50,25 +51,33 @@ class Membership:
                 retire()
             elif "describe" in message:
                 send(self.channel, {"described": message["describe"], "state": describe()})
-            elif (waiting := self._waiting.pop(message["states"], None)) is not None and not waiting.done():
-                waiting.set_result(message["of"])
+            elif (number := message["states"]) in self._waiting:
+                if "state" in message:
+                    self._states[number].append(message["state"])
+                elif not self._waiting[number].done():
+                    self._waiting[number].set_result(None)
 
-        loop.add_reader(self.channel, read)
-        send(self.channel, {"ready": True})
+        try:
+            send(self.channel, {"ready": True})
+        except OSError:
+            orphaned()
+        else:
+            loop.add_reader(self.channel, read)
 
     async def states(self) -> list[Message]:
         """What every process says of itself, this one included. Raises OSError if the supervisor does not answer."""
         number = next(self._numbers)
         self._waiting[number] = waiting = asyncio.get_running_loop().create_future()
+        self._states[number] = states = list[Message]()
         try:
             send(self.channel, {"collect": number})
             async with asyncio.timeout(_TIMEOUT):
-                states: list[Message] = await waiting
-                return states
+                await waiting
+            return states
         except TimeoutError:
             raise OSError("the supervisor does not answer") from None
         finally:
-            self._waiting.pop(number, None)
+            del self._waiting[number], self._states[number]
 
     def _ask(self, message: Message) -> tuple[Message, list[socket.socket]]:
         try:

@@ -5,7 +5,7 @@
 | `{"listen": [host, port]}` | `{}` with the slot's listening sockets |
 | `{"lock": folder}` | `{}`: the supervisor holds the lock of this state folder |
 | `{"ready": true}` | none |
-| `{"collect": number}` | `{"states": number, "of": [state, …]}`: what every process says of itself |
+| `{"collect": number}` | `{"states": number, "state": state}` for each process, then `{"states": number}` |
 
 The supervisor says `{"retire": true}` to a process that another one has replaced, and `{"describe": number}` to one
 that is to send `{"described": number, "state": state}`. An answer with `error` (and `errno`) means that it could not be
@@ -34,9 +34,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
+def encode(message: Message) -> bytes:
+    return json.dumps(message).encode()
+
+
 def send(channel: socket.socket, message: Message, sockets: Sequence[socket.socket] = ()) -> None:
     """Raises OSError if the other end is gone."""
-    socket.send_fds(channel, [json.dumps(message).encode()], [one.fileno() for one in sockets])
+    socket.send_fds(channel, [encode(message)], [one.fileno() for one in sockets])
 
 
 def receive(channel: socket.socket) -> tuple[Message, list[socket.socket]]:

@@ -34,6 +34,7 @@ class Process:
         self._collecting: set[asyncio.Task[None]] = set()
         self.pid = running.pid
         self.is_ready = False
+        self.is_told_to_end = False
         self._changed = asyncio.Event()
         self._ended = asyncio.ensure_future(self._wait())
         asyncio.get_running_loop().add_reader(channel, self._read)
@@ -96,6 +97,7 @@ class Process:
             messages.send(self._channel, {"retire": True})
 
     def signal(self, number: signal.Signals) -> None:
+        self.is_told_to_end = True
         if not self.has_ended:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -137,5 +139,8 @@ class Process:
 
     async def _send_states(self, number: int) -> None:
         states = await self._collect()
+        loop = asyncio.get_running_loop()
         with suppress(OSError):
-            messages.send(self._channel, {"states": number, "of": states})
+            for state in states:  # one by one: all together may be more than one message can hold
+                await loop.sock_sendall(self._channel, messages.encode({"states": number, "state": state}))
+            await loop.sock_sendall(self._channel, messages.encode({"states": number}))

@@ -31,7 +31,7 @@ class _Slot:
     number: int
     process: Process | None = None
     replaced: set[Process] = field(default_factory=set)
-    """Processes that finish their last requests, while another one has their place."""
+    """Processes whose place another one takes, while that starts and they finish their last requests."""
 
 
 class Supervisor:
@@ -101,7 +101,13 @@ class Supervisor:
         """Have the slot always served by a process."""
         pause = _FIRST_PAUSE
         while True:
-            process = slot.process or await self._start(slot)
+            try:
+                process = slot.process or await self._start(slot)
+            except OSError as error:
+                say(f"slot {slot.number + 1}: no process can be started: {error}")
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
             if await process.wait_until_ready(START_TIMEOUT):
                 pause = _FIRST_PAUSE
             elif not process.has_ended:
@@ -160,14 +166,20 @@ class Supervisor:
             old = slot.process
             if old is None:
                 continue  # another one is being started anyway
-            new = await self._start(slot)
+            slot.replaced.add(old)
+            try:
+                new = await self._start(slot)
+            except OSError as error:
+                slot.replaced.discard(old)
+                say(f"no new process can be started, the others stay as they are: {error}")
+                return
             if not await new.wait_until_ready(START_TIMEOUT):
                 slot.process = old
+                slot.replaced.discard(old)
                 new.signal(signal.SIGKILL)
                 await new.wait()
                 say("the new process does not serve: the others stay as they are")
                 return
-            slot.replaced.add(old)
             old.retire()
             await old.wait()
             slot.replaced.discard(old)
@@ -182,7 +194,7 @@ class Supervisor:
         if self._reload is not None:
             self._reload.cancel()
         for process in self._processes():
-            if not self._ending.is_set():
+            if not process.is_told_to_end:  # it has just been started, or nobody has sent a signal
                 process.signal(signal.SIGTERM)
         statuses = await asyncio.gather(*(process.wait() for process in self._processes()))
         if any(status > 0 for status in statuses):

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from addon.supervisor.membership import membership
 
+MORE = 60_000
+"""Characters of a state besides: the states of all processes do not fit into one message."""
+
 
 async def main() -> None:
     member = membership()
@@ -39,7 +42,7 @@ async def main() -> None:
     except OSError as error:
         sys.exit(f"cannot start: {error}")
     port = servers[0].sockets[0].getsockname()[1]
-    member.say_ready(describe=lambda: {"pid": os.getpid()}, retire=end.set, orphaned=end.set)
+    member.say_ready(describe=lambda: {"pid": os.getpid(), "more": "x" * MORE}, retire=end.set, orphaned=end.set)
     print(f"slot {member.slot} pid {os.getpid()} port {port}", flush=True)
     await end.wait()
 

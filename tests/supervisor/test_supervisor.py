@@ -97,6 +97,12 @@ def test_each_process_gives_the_states_of_all(start: Start) -> None:
         os.kill(pids[2], signal.SIGCONT)
 
 
+def test_the_states_of_many_processes_need_not_fit_into_one_message(start: Start) -> None:
+    port = free_port()
+    pids = all_up(start(8, port), 8)
+    until(lambda: ask(port, "states") == sorted(pids.values()), "the states of all")
+
+
 def test_port_0_is_the_same_port_for_all(start: Start) -> None:
     supervisor = start(2, 0)
     all_up(supervisor, 2)
@@ -136,6 +142,29 @@ def test_a_signal_ends_all(start: Start, tmp_path: Path, number: signal.Signals)
     assert supervisor.wait() == 0
     assert not any(is_alive(pid) for pid in pids.values())
     assert not (tmp_path / "control.url").exists()
+
+
+def test_a_signal_while_processes_start_ends_all(start: Start) -> None:
+    """Wherever in the start, or in a replacement, the signal comes."""
+    for wait in (None, r"slot 0 pid", "replace"):
+        supervisor = start(2, 0)
+        if wait is None:
+            until(lambda: children(supervisor.pid), "the first process")  # noqa: B023 - called in this round
+        elif wait == "replace":
+            pids = all_up(supervisor, 2)
+            os.kill(supervisor.pid, signal.SIGHUP)
+            until(lambda: set(children(supervisor.pid)) - set(pids.values()), "a new process")  # noqa: B023
+        else:
+            supervisor.wait_for(wait)
+        born = children(supervisor.pid)
+        os.kill(supervisor.pid, signal.SIGTERM)
+        assert supervisor.wait(10) == 0, supervisor.log
+        assert not any(is_alive(pid) for pid in born), wait
+        assert "Traceback" not in supervisor.log
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_processes_end_with_a_killed_supervisor(start: Start) -> None:
