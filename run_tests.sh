@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
-# --checks: without the tests. --long: what takes longer instead: simulations, fuzzing, examples, a soak, kills, power failures.
+# --checks: without the tests. --long: what takes longer instead: simulations, fuzzing, examples, several processes, a soak, kills, power failures.
 # With other arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
@@ -34,6 +34,7 @@ if [ "${1-}" = --long ]; then
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
     step bounded 300 python -m pytest tests/store -k redis
     unset TOOLGRAFT_TEST_REDIS
+    step bounded 600 python -m pytest -m long
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1500 python -m tests.crash --kills 60 --quiet
     step bounded 800 python -m tests.crash --kills 20 --power --quiet
@@ -53,7 +54,7 @@ fi
 if [ $# -eq 0 ]; then
     checks
     step bounded 1200 python -m pytest --numprocesses auto -m "not e2e" --ignore tests/e2e
-    step bounded 2700 python -m pytest -m e2e # one after the other: they start processes of their own
+    step bounded 2700 python -m pytest -m "e2e and not long" # one after the other: they start processes of their own
     exit
 fi
 exec "$venv/bin/python" -m pytest "$@"

@@ -12,6 +12,8 @@ from tests.e2e.proxies import TOOLS, Proxy, weather
 from tests.e2e.upstreams import Gemini
 from tests.store import servers
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = ROOT / "examples" / "scale" / "haproxy.cfg"
 
 

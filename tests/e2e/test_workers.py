@@ -15,7 +15,7 @@ from tests.e2e.proxies import MODEL_PATH, TOOLS, Json, Proxy, model, text_of, us
 from tests.e2e.upstreams import Gemini
 from tests.store import servers
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux")]
 
 WORKERS = 3
 

@@ -7,7 +7,11 @@ import pytest
 
 from tests.e2e.processes import Process, environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux"),
+]
 
 
 def test_a_store_of_one_process_is_refused_at_once(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ import pytest
 
 from tests.e2e.processes import Process, environment, free_port, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="--workers needs Linux"),
+]
 
 SERVER = Path(__file__).with_name("server.py")
 RUN = (
