@@ -15,6 +15,9 @@ from addon.supervisor.messages import Message
 type Respond = Callable[[Message], tuple[Message, Sequence[socket.socket]]]
 type Collect = Callable[[], Awaitable[list[Message]]]
 
+_RETIRE_TIMEOUT = 10.0
+"""Seconds that a process has to read that it is replaced."""
+
 _DESCRIBE_TIMEOUT = 1.0
 """Seconds that a process has to describe itself; a stopped one does not."""
 
@@ -32,6 +35,7 @@ class Process:
         self._numbers = count()
         self._described: dict[int, asyncio.Future[Message]] = {}
         self._collecting: set[asyncio.Task[None]] = set()
+        self._sending = asyncio.Lock()
         self.pid = running.pid
         self.is_ready = False
         self.is_told_to_end = False
@@ -91,10 +95,14 @@ class Process:
         finally:
             del self._described[number]
 
-    def retire(self) -> None:
-        """Have the process accept nothing new, finish what it has, and end."""
-        with suppress(OSError):
-            messages.send(self._channel, {"retire": True})
+    async def retire(self) -> None:
+        """Have the process accept nothing new, finish what it has, and end. One that does not read is told by a signal
+        to end."""
+        try:
+            async with asyncio.timeout(_RETIRE_TIMEOUT):
+                await self._send([{"retire": True}])
+        except OSError:  # TimeoutError is one
+            self.signal(signal.SIGTERM)
 
     def signal(self, number: signal.Signals) -> None:
         self.is_told_to_end = True
@@ -139,8 +147,11 @@ class Process:
 
     async def _send_states(self, number: int) -> None:
         states = await self._collect()
-        loop = asyncio.get_running_loop()
-        with suppress(OSError):
-            for state in states:  # one by one: all together may be more than one message can hold
-                await loop.sock_sendall(self._channel, messages.encode({"states": number, "state": state}))
-            await loop.sock_sendall(self._channel, messages.encode({"states": number}))
+        with suppress(OSError):  # one by one: all together may be more than one message can hold
+            await self._send([*({"states": number, "state": state} for state in states), {"states": number}])
+
+    async def _send(self, several: Sequence[Message]) -> None:
+        """Send messages as the process reads them. Raises OSError."""
+        async with self._sending:  # the event loop has one writer for each socket
+            for message in several:
+                await asyncio.get_running_loop().sock_sendall(self._channel, messages.encode(message))

@@ -23,6 +23,9 @@ START_TIMEOUT = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a process that failed to start is started again; the pause doubles with each failure."""
 
+_STEADY = 1.0
+"""Seconds that a process must have served for its start not to count as a failure."""
+
 _ADDRESS_FILES = ("control.url", "proxy.json")
 
 
@@ -99,28 +102,28 @@ class Supervisor:
 
     async def _keep(self, slot: _Slot) -> None:
         """Have the slot always served by a process."""
-        pause = _FIRST_PAUSE
+        failures = 0
         while True:
             try:
                 process = slot.process or await self._start(slot)
             except OSError as error:
                 say(f"slot {slot.number + 1}: no process can be started: {error}")
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await asyncio.sleep(_LONGEST_PAUSE)
                 continue
-            if await process.wait_until_ready(START_TIMEOUT):
-                pause = _FIRST_PAUSE
-            elif not process.has_ended:
+            if not await process.wait_until_ready(START_TIMEOUT) and not process.has_ended:
                 process.signal(signal.SIGKILL)
+            began = asyncio.get_running_loop().time()
             status = await process.wait()
+            is_steady = process.is_ready and asyncio.get_running_loop().time() - began >= _STEADY
             if slot.process is not process:
                 continue  # another one has replaced it
             slot.process = None
             say(f"process {process.pid} of slot {slot.number + 1} {_in_words(status)}: another one is started")
-            if not process.is_ready:
-                self._ports.pause(slot.number)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+            failures = 0 if is_steady else failures + 1
+            if process.is_ready and failures <= 1:
+                continue  # its connections wait
+            self._ports.pause(slot.number)
+            await asyncio.sleep(min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE))
 
     def _answer(self, slot: int, message: Message) -> tuple[Message, Sequence[socket.socket]]:
         """The reply to a process. Raises OSError."""
@@ -180,7 +183,7 @@ class Supervisor:
                 await new.wait()
                 say("the new process does not serve: the others stay as they are")
                 return
-            old.retire()
+            await old.retire()
             await old.wait()
             slot.replaced.discard(old)
         say("every process was replaced")

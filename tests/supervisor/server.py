@@ -1,6 +1,7 @@
 """A stand-in for mitmdump below a supervisor: answers each line with its pid, or `states` with every process's.
 
-`python server.py PORT FOLDER [SLOT]` locks FOLDER. Starts in SLOT fail as often as the file `failures` in it says.
+`python server.py PORT FOLDER [SLOT]` locks FOLDER. Starts in SLOT fail as often as the file `failures` in it says;
+those in -SLOT end as soon as they are ready.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ async def main() -> None:
         sys.exit(f"cannot start: {error}")
     port = servers[0].sockets[0].getsockname()[1]
     member.say_ready(describe=lambda: {"pid": os.getpid(), "more": "x" * MORE}, retire=end.set, orphaned=end.set)
+    if sys.argv[3:] == [f"-{member.slot}"]:
+        sys.exit(7)
     print(f"slot {member.slot} pid {os.getpid()} port {port}", flush=True)
     await end.wait()
 

@@ -192,6 +192,14 @@ def test_a_process_that_fails_later_is_tried_again(start: Start, tmp_path: Path)
     assert supervisor.log.count("of slot 2 ended with status 3: another one is started") == 2
 
 
+def test_a_process_that_ends_at_once_is_started_with_longer_and_longer_pauses(start: Start) -> None:
+    port = free_port()
+    supervisor = start(2, port, -1)
+    until(lambda: supervisor.log.count("of slot 2 ended with status 7") >= 3, "the third end")
+    (pid,) = {int(line.split()[3]) for line in supervisor.lines if line.startswith("slot 0")}
+    assert {pid_at(port) for _ in range(20)} == {pid}, "its slot gets no connections meanwhile"
+
+
 def test_a_reload_that_fails_leaves_the_processes(start: Start, tmp_path: Path) -> None:
     (tmp_path / "failures").write_text("0")
     port = free_port()
