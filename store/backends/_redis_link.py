@@ -14,6 +14,7 @@ from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import NoScriptError, RedisError
 
 from store.backends._redis_url import Address
@@ -26,6 +27,9 @@ PATIENCE = 5.0
 """Seconds after which a server that does not answer is considered unavailable."""
 
 _ONCE = Retry(NoBackoff(), 0)
+
+_DRIVER = DriverInfo()
+"""One for all connections: without it each would look up the version of the installed package."""
 
 type Command = tuple[Any, ...]
 
@@ -84,6 +88,7 @@ class Link:
             "socket_connect_timeout": PATIENCE,
             "retry": Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.5), 2),
             "client_name": "toolgraft",
+            "driver_info": _DRIVER,
             "protocol": 2,
         }
         if address.kind == "sentinel":

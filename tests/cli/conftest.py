@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,9 @@ from addon.web.token import load_token, write_address, write_file
 from store.backends.memory import MemoryStore
 from store.models import Call, Step, Turn
 from tests.cli.worker_bench import Bench
+from tests.leaping import leaping
+
+__all__ = ["leaping"]
 
 
 class Proxy:
@@ -125,8 +129,10 @@ def cli(monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path, leaping: None) -> AsyncIterator[Bench]:
     store = MemoryStore()
+    store.clock = lambda: 1e9 + time.monotonic()
+    store.uptime = time.monotonic
     await store.open()
     bench = Bench(store, tmp_path)
     yield bench

@@ -76,11 +76,11 @@ class Line(httpx2.AsyncBaseTransport):
 
 
 class Bench:
-    """A proxy with its store, for workers."""
+    """A proxy with its store, for workers. Nothing waits for a thread, so that time may leap."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self.store = store
-        settings = Settings(state=state, max_body=4096)
+        settings = Settings(state=state, max_body=4096, durability="process")
         self.shared: list[dict[str, Any]] = []  # the proxy's own tools
         app = create_app(
             store=store, settings=settings, token="t", metrics=Metrics(), version="1", shared=lambda: self.shared

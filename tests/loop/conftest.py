@@ -19,11 +19,15 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
+from addon.tools import retries
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 from tests.contents import model, user
+from tests.leaping import leaping
 from tests.plain_http import NO_TLS
+
+__all__ = ["leaping"]
 
 type Function = Callable[..., Awaitable[Any]]
 
@@ -329,7 +333,9 @@ class Proxy:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
+    """Of requests and of tools' calls."""
+    for module in (pauses, retries):
+        monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def asking_for_time(kind: str, seconds: float) -> httpx2.Response:
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("kind", ["Retry-After", "RetryInfo"])
 async def test_a_refusal_that_asks_for_time_is_given_it_while_the_stream_is_kept_alive(
-    framing: Framing, kind: str
+    framing: Framing, kind: str, leaping: None
 ) -> None:
     proxy = Proxy(keepalive=0.02)
     proxy.tools.add("lookup", lookup)

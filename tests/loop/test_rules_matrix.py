@@ -10,6 +10,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from store.models import Call, Status
+from tests.leaping import pass_time
 from tests.loop.conftest import Proxy, call, until
 from tests.loop.deliveries import DELIVERIES
 from tests.loop.kinds import KINDS, Acts, having
@@ -156,10 +157,13 @@ async def test_cache_ttl(scene: Scene) -> None:
 
 @EVERYWHERE
 async def test_timeout(scene: Scene) -> None:
-    async with scene.tools(slow={"timeout": 0.05}) as acts:
+    async with scene.tools(slow={"timeout": 3}) as acts:
         acts.does["slow"] = asyncio.Event().wait
-        (response,) = await scene.answers(to("slow"))
-        assert "0.05 s" in response["error"]
+        answers = asyncio.ensure_future(scene.answers(to("slow")))
+        await until(lambda: bool(acts.begun))
+        pass_time(3)
+        (response,) = await answers
+        assert "3 s" in response["error"]
         assert acts.begun == ["slow"]
         (record,) = await scene.proxy.calls()
         assert record.status is Status.FAILED
