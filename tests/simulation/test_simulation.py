@@ -2,17 +2,19 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from store.backends.memory import MemoryStore
-from tests.simulation.__main__ import simulated
+from tests.simulation import words
+from tests.simulation.__main__ import Clients, simulated
 from tests.simulation.chat import Chat, Turn
-from tests.simulation.habits import hasty, of_one_account
-from tests.simulation.words import TIED
+from tests.simulation.habits import habits, hasty, of_one_account
+from tests.simulation.words import KINDS, TIED
 from tests.simulation.world import SUMMARY, Kind, Tally, World
+from tests.store import servers
 
 CHATS, STEPS = 70, 10
 
@@ -49,6 +51,32 @@ async def test_chats_of_few_words_alone(tmp_path: Path) -> None:
     assert world.wrong == []
     assert tally(world.tallies, told_by="signatures").rate <= 0.01
     assert sum(world.metrics.misses.values()) > 0, "what is missed is counted"
+
+
+_LONG = [pytest.mark.e2e, pytest.mark.long]
+
+
+@pytest.mark.parametrize(
+    ("seed", "chats", "steps", "kinds", "clients"),
+    [
+        pytest.param(4, 30, 8, ("few",), habits, id="few words"),
+        pytest.param(1, CHATS, STEPS, KINDS, habits, id="all words", marks=_LONG),
+        pytest.param(28, 30, 6, ("few",), hasty, id="hasty", marks=_LONG),
+        pytest.param(2, 30, 10, (TIED,), of_one_account, id="tied", marks=_LONG),
+    ],
+)
+@pytest.mark.parametrize("program", ["redis-server", "valkey-server"])
+async def test_turns_are_told_apart_in_redis_as_in_memory(
+    program: str, seed: int, chats: int, steps: int, kinds: Sequence[words.Kind], clients: Clients
+) -> None:
+    """The same session has the same hits and misses in both."""
+    expected = await simulated(seed, chats, steps, kinds, clients=clients)
+    with servers.running(program) as port:
+        world = await simulated(seed, chats, steps, kinds, f"redis://127.0.0.1:{port}", clients=clients)
+    assert world.wrong == []
+    assert tally(world.tallies).hits > 50
+    assert world.tallies == expected.tallies
+    assert (world.requests, world.broken_off) == (expected.requests, expected.broken_off)
 
 
 @pytest.mark.parametrize("seed", [28, 31, 37])
