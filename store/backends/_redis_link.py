@@ -1,61 +1,33 @@
-"""The Redis backend's connections: commands in one round trip, scripts, and errors as the store's own."""
+"""The Redis backend's way to its server: commands in one round trip, scripts, and errors as the store's own."""
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import importlib.resources
+import random
+import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 
 import hiredis
-import redis.asyncio as redis
-from redis.asyncio.connection import Connection, SSLConnection
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.driver_info import DriverInfo
-from redis.exceptions import NoScriptError, RedisError
 
+from store.backends._redis_replies import shaped
 from store.backends._redis_url import Address
+from store.backends._redis_wire import PATIENCE, Command, Cut, Wire
 from store.base import StoreUnavailable
 
-CONNECTIONS = 64
-"""Connections of one process; more requests wait for one."""
+__all__ = ["PATIENCE", "Command", "Link", "Node", "Script"]
 
-PATIENCE = 5.0
-"""Seconds after which a server that does not answer is considered unavailable."""
+_TRIES = 3
+"""How often commands are sent if connections are cut or the server says that it is not ready."""
 
-_ONCE = Retry(NoBackoff(), 0)
+_PAUSE = 0.02, 0.5
+"""Seconds before the second try, at first and at most."""
 
-_DRIVER = DriverInfo()
-"""One for all connections: without it each would look up the version of the installed package."""
-
-type Command = tuple[Any, ...]
-
-
-class _Packing:
-    """Connections that pack commands in C: a transaction has many arguments."""
-
-    def pack_command(self, *arguments: Any) -> list[bytes]:
-        packed: bytes = hiredis.pack_command(arguments)
-        return [packed]
-
-
-class _Connection(_Packing, Connection):
-    pass
-
-
-class _TlsConnection(_Packing, SSLConnection):
-    pass
-
-
-class _SentinelConnection(_Packing, SentinelManagedConnection):
-    pass
-
-
-class _SentinelTlsConnection(_Packing, SentinelManagedSSLConnection):
-    pass
+_NOT_READY = ("LOADING", "MASTERDOWN")
+"""How replies begin to commands that can be sent later."""
 
 
 class Script:
@@ -64,70 +36,194 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
+class Node:
+    """A server, and its connections: a list of commands is run as a whole on one of them.
+
+    `find` returns host and port when a connection is opened: after a failover they are another server's. Commands share
+    one connection, which is kept: what is issued in one turn of the event loop goes out in one write. What makes later
+    commands of its connection wait (`WAIT`, `XREAD` with `BLOCK`) has to run apart, on a connection of its own.
+
+    Commands are sent again if their connection is cut: each of them must be one that may run twice.
+    """
+
+    def __init__(self, address: Address, find: Callable[[], Any], *, moves: bool, on_write: Callable[[], None]) -> None:
+        self._address = address
+        self._find = find
+        self._moves = moves
+        self._on_write = on_write
+        self._wire: Wire | None = None
+        self._opening: asyncio.Task[Wire] | None = None
+        self._idle: list[Wire] = []
+        self._reader: Wire | None = None
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies; one that the server refuses has a ReplyError as its reply. Raises OSError and ReplyError."""
+        if self._wire is not None and self._wire.is_open:
+            begun = time.monotonic()
+            try:
+                replies = await self._wire.send(commands)
+                if not self._must_repeat(replies):
+                    return replies
+            except Cut:
+                pass
+            left = PATIENCE - (time.monotonic() - begun)
+        else:
+            left = PATIENCE
+        async with asyncio.timeout(left):
+            return await self._repeat(lambda: self._run_once(commands))
+
+    async def run_apart(self, commands: Sequence[Command]) -> list[Any]:
+        """Like `run`, on a connection that has no other commands meanwhile."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._repeat(lambda: self._run_apart_once(commands))
+
+    async def block(self, command: Command, seconds: float) -> Any:
+        """The reply to a command that waits for up to `seconds`, on a connection for these alone. Raises Cut if this
+        connection was cut since the last one: it is opened by the next."""
+        if self._reader is not None and not self._reader.is_open:
+            self._reader = None
+            raise Cut("the connection was closed")
+        if self._reader is None:
+            self._reader = await self._open(patience=seconds + PATIENCE)
+        (reply,) = await self._reader.exchange([command])
+        if isinstance(reply, hiredis.ReplyError):
+            self._reader.close()
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        for wire in (self._wire, self._reader, *self._idle):
+            if wire is not None:
+                wire.close()
+        self._idle.clear()
+
+    async def _repeat(self, run: Callable[[], Any]) -> list[Any]:
+        for attempt in range(_TRIES):
+            try:
+                replies: list[Any] = await run()
+                if attempt == _TRIES - 1 or not self._must_repeat(replies):
+                    return replies
+            except (OSError, hiredis.ReplyError) as error:
+                refused = isinstance(error, hiredis.ReplyError) and not str(error).startswith(_NOT_READY)
+                if attempt == _TRIES - 1 or refused or isinstance(error, TimeoutError):
+                    raise
+            await asyncio.sleep(random.random() * min(_PAUSE[1], _PAUSE[0] * 2**attempt))
+        raise AssertionError("the last try returns or raises")
+
+    async def _run_once(self, commands: Sequence[Command]) -> list[Any]:
+        if self._wire is None or not self._wire.is_open:
+            if self._opening is None:  # one for all who wait, whoever of them gives up
+                self._opening = asyncio.ensure_future(self._open())
+                self._opening.add_done_callback(self._opened)
+            await asyncio.shield(self._opening)
+        assert self._wire is not None
+        return await self._wire.send(commands)
+
+    def _opened(self, opening: asyncio.Task[Wire]) -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._wire = opening.result()
+            self._wire.on_write = self._on_write
+
+    async def _run_apart_once(self, commands: Sequence[Command]) -> list[Any]:
+        self._idle = [wire for wire in self._idle if wire.is_open]
+        wire = self._idle.pop() if self._idle else await self._open()
+        wire.on_write = self._on_write
+        try:
+            replies = await wire.exchange(commands)
+        except BaseException:
+            wire.close()
+            raise
+        self._idle.append(wire)
+        return replies
+
+    async def _open(self, patience: float = PATIENCE) -> Wire:
+        address = self._address
+        greeting: list[Command] = []
+        if address.password:
+            greeting.append(("AUTH", address.user, address.password) if address.user else ("AUTH", address.password))
+        greeting.append(("CLIENT", "SETNAME", "toolgraft"))
+        if address.database:
+            greeting.append(("SELECT", address.database))
+        host, port = await self._find()
+        tls = _context(address.ca) if address.tls else None
+        return await Wire.open(host, port, *greeting, tls=tls, patience=patience)
+
+    def _must_repeat(self, replies: list[Any]) -> bool:
+        """Whether the server is not ready, or no longer the primary: another connection may lead to the next one."""
+        for reply in replies:
+            if isinstance(reply, hiredis.ReplyError):
+                if self._moves and str(reply).startswith("READONLY"):
+                    self._drop()
+                    return True
+                if str(reply).startswith(_NOT_READY):
+                    return True
+        return False
+
+    def _drop(self) -> None:
+        for wire in (self._wire, *self._idle):
+            if wire is not None:
+                wire.close()
+        self._idle.clear()
+
+
 class Link:
-    """`round_trips`: the number of exchanges with the server so far, those of the reader of notices apart."""
+    """What the store calls: it runs lists of commands on the store's server.
+
+    `round_trips`: the writes to the server so far, those of the reader of notices and greetings of new connections
+    apart. Commands that are issued together share a write.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.round_trips = 0
-        self._sentinel: Sentinel | None = None
-        self._client: Any = None
-        self._reader: Any = None
+        self._node: Node | None = None
         self._in_use = 0
-        self._free = asyncio.Semaphore(CONNECTIONS)
         self._unused = asyncio.Event()
         self._time: tuple[float, float] | None = None  # of the server, and of the monotonic clock at that moment
 
     def connect(self) -> None:
-        """Construct the clients; connections are opened as they are needed."""
-        address = self.address
-        options: dict[str, Any] = {
-            "username": address.user,
-            "password": address.password,
-            "socket_timeout": PATIENCE,
-            "socket_connect_timeout": PATIENCE,
-            "retry": Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.5), 2),
-            "client_name": "toolgraft",
-            "driver_info": _DRIVER,
-            "protocol": 2,
-        }
-        if address.kind == "sentinel":
-            kind = _SentinelTlsConnection if address.tls else _SentinelConnection
-            if address.tls:
-                options |= {"ssl": True, "ssl_ca_certs": address.ca}
-            self._sentinel = Sentinel(  # type: ignore[no-untyped-call]
-                address.hosts, sentinel_kwargs={"socket_timeout": PATIENCE}, **options
-            )
-            options = {"db": address.database, "connection_class": kind}
-            self._client = self._sentinel.master_for(address.service, **options)
-            self._reader = self._sentinel.master_for(address.service, **options, retry=_ONCE)
-        else:
-            ((host, port),) = address.hosts
-            options |= {"host": host, "port": port, "db": address.database}
-            options["connection_class"] = _TlsConnection if address.tls else _Connection
-            if address.tls:
-                options["ssl_ca_certs"] = address.ca
-            self._client = redis.Redis.from_pool(redis.ConnectionPool(**options))
-            self._reader = redis.Redis.from_pool(redis.ConnectionPool(**{**options, "retry": _ONCE}))
+        """Connections are opened as they are needed."""
+        is_sentinel = self.address.kind == "sentinel"
+        find = self._find_primary if is_sentinel else self._only_host
+        self._node = Node(self.address, find, moves=is_sentinel, on_write=self._note_write)
+
+    def _note_write(self) -> None:
+        self.round_trips += 1
+
+    async def _only_host(self) -> tuple[str, int]:
+        return self.address.hosts[0]
+
+    async def _find_primary(self) -> tuple[str, int]:
+        """The primary, as the first Sentinel says that knows one. Raises OSError."""
+        for host, port in self.address.hosts:
+            try:
+                wire = await Wire.open(host, port)
+                try:
+                    ((*flat,),) = await wire.exchange([("SENTINEL", "MASTER", self.address.service)])
+                finally:
+                    wire.close()
+            except (OSError, TypeError, hiredis.ReplyError):
+                continue  # it cannot be reached, or does not know the service
+            state = dict(zip(flat[::2], flat[1::2], strict=False))
+            if not {b"s_down", b"o_down", b"disconnected"} & set(state.get(b"flags", b"").split(b",")):
+                return state[b"ip"].decode(), int(state[b"port"])
+        raise Cut(f"no Sentinel knows a primary of {self.address.service!r}")
 
     @property
     def is_open(self) -> bool:
-        return self._client is not None
+        return self._node is not None
 
     async def close(self) -> None:
         """Let running commands end, and close all connections."""
-        clients = [client for client in (self._client, self._reader) if client is not None]
-        self._client = self._reader = None
+        node, self._node = self._node, None
         self._unused.clear()
         if self._in_use:
             await self._unused.wait()  # each has a time limit
-        sentinels = self._sentinel.sentinels if self._sentinel else []
-        self._sentinel = None
-        for one in (*clients, *sentinels):
-            try:
-                await one.aclose()
-            except (RedisError, OSError):
-                pass
+        if node is not None:
+            node.close()
 
     def fail(self, error: BaseException | str) -> NoReturn:
         """Raise StoreUnavailable, without secrets."""
@@ -139,43 +235,39 @@ class Link:
         )
 
     async def run(self, *commands: Command) -> list[Any]:
-        """The answers to these commands, in one round trip. Raises StoreUnavailable."""
+        """The answers to these commands, in one round trip. Raises StoreUnavailable. Commands that end with WAIT run on
+        a connection of their own."""
         if not commands:
             return []
-        async with self._using(PATIENCE) as client:
-            self.round_trips += 1
-            if len(commands) == 1:
-                return [await client.execute_command(*commands[0])]
-            pipeline = client.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*command)
-            answers: list[Any] = await pipeline.execute()
-            return answers
+        async with self._using() as node:
+            run = node.run_apart if commands[-1][0] == "WAIT" else node.run
+            return [shaped(*one) for one in zip(commands, await run(commands), strict=True)]
 
     async def script(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> Any:
         """Run a script. Raises StoreUnavailable."""
-        async with self._using(PATIENCE) as client:
-            self.round_trips += 1
-            try:
-                return await client.execute_command("EVALSHA", script.digest, len(keys), *keys, *arguments)
-            except NoScriptError:  # a new or restarted server
-                return await client.execute_command("EVAL", script.text, len(keys), *keys, *arguments)
+        rest = len(keys), *keys, *arguments
+        async with self._using() as node:
+            (reply,) = await node.run([("EVALSHA", script.digest, *rest)])
+            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
+                (reply,) = await node.run([("EVAL", script.text, *rest)])  # a new or restarted server
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
+            return reply
 
     async def block(self, *command: Any, seconds: float) -> Any:
         """The answer to a command that waits for up to `seconds`. Raises StoreUnavailable, also if the connection was
-        cut and could be opened again."""
-        async with self._using(seconds + PATIENCE):
-            return await self._reader.execute_command(*command)
+        cut and can be opened again."""
+        async with self._using() as node:
+            return shaped(command, await node.block(command, seconds))
 
     @contextlib.asynccontextmanager
-    async def _using(self, seconds: float) -> AsyncIterator[Any]:
-        if self._client is None:
+    async def _using(self) -> AsyncIterator[Node]:
+        if self._node is None:
             self.fail("not open")
         self._in_use += 1
         try:
-            async with asyncio.timeout(seconds), self._free:
-                yield self._client or self.fail("not open")
-        except (RedisError, OSError, TimeoutError) as error:
+            yield self._node
+        except (hiredis.HiredisError, OSError) as error:
             self.fail(error)
         finally:
             self._in_use -= 1
@@ -192,3 +284,8 @@ class Link:
         """The server's time, in seconds since the epoch; the machine's own before the server has said it."""
         at, then = self._time or (time.time(), time.monotonic())
         return at + time.monotonic() - then
+
+
+@functools.cache
+def _context(ca: str | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca)
