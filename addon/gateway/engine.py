@@ -73,7 +73,7 @@ class Engine:
         store, settings = grafter.store, grafter.settings
         keys = Keys(store.secret, asker_digest(store.secret, asker_of_key(caller.key)))
         sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
-        return Handover(store, caller.session, keys.request(sent), grafter.owners.proxy_id, settings.retry_window)
+        return Handover(store, caller.session, keys.request(sent), grafter.owners, settings.retry_window)
 
     async def _output(
         self,

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from addon.core.framing.documents import Document
+from addon.graft.owners import Owners
 from addon.loop.runner import Runner
 from store.base import Store, StoreUnavailable
 from store.models import UndeliveredAnswer
@@ -18,15 +19,16 @@ logger = logging.getLogger("toolgraft")
 
 
 class Handover:
-    """The handover of one answer. `key` identifies the request. `proxy_id` None: nothing is stored for a retry.
+    """The handover of one answer. `key` identifies the request. Owners without a lease: nothing is stored for a retry.
     `runners`: the loops that produce the answer."""
 
-    def __init__(self, store: Store, session: str, key: bytes, proxy_id: str | None, window: float) -> None:
+    def __init__(self, store: Store, session: str, key: bytes, owners: Owners, window: float) -> None:
         self.runners: list[Runner] = []
         self._store = store
         self._session = session
         self._key = key
-        self._proxy_id = proxy_id
+        self._owners = owners
+        self._proxy_id = owners.proxy_id
         self._window = window
         self._response_id: str | None = None
         self._is_stored = False
@@ -36,6 +38,7 @@ class Handover:
         """The answer to an earlier attempt of this request that did not reach the client. Raises StoreUnavailable."""
         if self._proxy_id is None or not self._window:
             return None
+        await self._owners.settle_dead()
         found = await self._store.take_answer(self._session, self._key, window=self._window, proxy_id=self._proxy_id)
         if found is None:
             return None

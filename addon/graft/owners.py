@@ -53,6 +53,10 @@ class Owners(Protocol):
     @property
     def proxy_id(self) -> str | None: ...
 
+    async def settle_dead(self) -> None:
+        """End the leases of proxies that are known to be dead, and settle their calls. Raises StoreUnavailable."""
+        ...
+
     def can_run(self, config: SessionConfig, name: str) -> bool:
         """Whether the proxy or a worker runs calls of this name, so that nobody has to answer them by hand."""
         ...
@@ -84,6 +88,9 @@ class ByHand:
     """Runs nothing: every call is answered by hand."""
 
     proxy_id = None
+
+    async def settle_dead(self) -> None:
+        return None
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
         return False

@@ -67,6 +67,7 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
     store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
     if exchange.proxy_id is None or not window or exchange.config.revision == 0 or not (key := exchange.request_key):
         return None
+    await grafter.owners.settle_dead()
     found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
     if found is None:
         return None

@@ -23,6 +23,7 @@ from addon.hooks.heap import give_back_when_idle
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
+from addon.loop.siblings import Siblings
 from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
@@ -91,9 +92,16 @@ class Runtime:
         self.store = store
         self.metrics = Metrics()
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
+        self._siblings = Siblings(settings.state / "processes", self.proxy_id) if store.suspends else None
         egress = Egress(settings.egress, lambda: {*listening(), *(self.control_address or ())[1:]})
         self.executors = Executors(
-            store, source, proxy_id=self.proxy_id, egress=egress, count=self.metrics.count_ended, checks=checks
+            store,
+            source,
+            proxy_id=self.proxy_id,
+            egress=egress,
+            count=self.metrics.count_ended,
+            checks=checks,
+            siblings=self._siblings,
         )
         self.budget = Budget(settings.cache_bytes)
         store.remember_within(self.budget)
@@ -208,6 +216,8 @@ class Runtime:
             self._resources.callback(_lock(self.settings.state, membership()))
         if self.store.suspends:
             await _open(self.store)
+        if self._siblings is not None:
+            self._siblings.join()
         await self._renew_lease()
         await self.executors.open(changed=self._share)
         self._share()
@@ -236,6 +246,7 @@ class Runtime:
     async def _renew_lease(self) -> None:
         """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers."""
         try:
+            await self.executors.settle_dead()
             await self.store.hold(self.proxy_id, _LEASE)
             for call in await self.store.settle_lost():
                 self.metrics.count_ended(call.status)
@@ -321,6 +332,8 @@ class Runtime:
             await _closed(name, part())
         try:
             await self.store.drop(self.proxy_id)
+            if self._siblings is not None:
+                self._siblings.leave()
         except StoreError as error:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()

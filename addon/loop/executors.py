@@ -22,6 +22,7 @@ from addon.loop.call_waits import CallWaits
 from addon.loop.clients import no_cookies
 from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import SharedRuns
+from addon.loop.siblings import Siblings
 from addon.loop.steps import RunningCall, RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
@@ -53,7 +54,8 @@ class Executors:
     """Runs calls with the proxy's tool sources and with the executors of a session's toolset. Opened with `open`.
 
     `http` is the client for the tools' endpoints, and is closed with the rest; if it is None, `egress` connects to
-    them. `count` is called with the status of each call that ends here.
+    them. `count` is called with the status of each call that ends here. `siblings`: the proxies that share the store
+    and the state folder.
     """
 
     def __init__(
@@ -66,9 +68,11 @@ class Executors:
         egress: Egress | None = None,
         count: Callable[[str], None] = lambda status: None,
         checks: SchemaChecks | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         self.store = store
         self.proxy_id = proxy_id
+        self._siblings = siblings
         self.source = source
         self.tools: Mapping[str, Tool] = {}
         self._refresher: Refresher | None = None
@@ -81,6 +85,7 @@ class Executors:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
+        self._count = count
         self._keeper = ResultKeeper(store, count)
         self._checks = checks or SchemaChecks()
         self._context = RunContext(
@@ -117,6 +122,14 @@ class Executors:
             await self._refresher.close()
         if self.source is not None:
             await self.source.__aexit__(None, None, None)
+
+    async def settle_dead(self) -> None:
+        if self._siblings is None:
+            return
+        for proxy_id in self._siblings.dead():
+            for call in await self.store.drop(proxy_id):
+                self._count(call.status)
+            self._siblings.forget(proxy_id)
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
         """Whether calls of this name are run by the proxy or by workers, rather than by hand."""
