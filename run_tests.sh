@@ -34,7 +34,7 @@ if [ "${1-}" = --long ]; then
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
     step bounded 300 python -m pytest tests/store -k redis
     unset TOOLGRAFT_TEST_REDIS
-    step bounded 600 python -m pytest -m long
+    step bounded 800 python -m pytest -m long
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1500 python -m tests.crash --kills 60 --quiet
     step bounded 800 python -m tests.crash --kills 20 --power --quiet
