@@ -80,7 +80,7 @@ class StoreError(Exception):
      ├─ CursorLost         a cursor of another store's events, or of lost events
      ├─ StoreUnavailable   the backend does not work now
      │   ├─ StoreBusy          another program locks it; nothing was written
-     │   └─ NotDurable         written, but a power failure may lose it
+     │   └─ NotDurable         written, but a power failure, or the end of a server, may lose it
      └─ StoreUnusable      the backend cannot be opened
     """
 
@@ -240,6 +240,10 @@ class Store(Calls, Responses, Exports):
     async def sync(self) -> None:
         """Return once all earlier writes survive a power failure; at once if they already do, or if `durability` is
         `process`. Concurrent callers share one wait for the disk. Raises NotDurable: the disk has failed. Suspends."""
+
+    async def confirm(self) -> None:
+        """Return once all earlier writes survive the end of the server that took them: a replica has them. At once if
+        the store has no replicas, or if `durability` is `process`; never waits for a disk. Raises NotDurable."""
 
     # --- sessions ---------------------------------------------------------------------------------------------
     #

@@ -1,13 +1,14 @@
 -- Applies the writes of a transaction, if everything that they were computed from is still the same.
 --
 -- KEYS[1]: the counter of numbers. All others are named by their position.
--- ARGV: the life of keys in seconds, then four lists, each after its length:
+-- ARGV: the life of keys in seconds, 1 if the server's replication id is wanted, then four lists, each after its length:
 --   conditions: kind, key, field, expected ("" means absent)
 --   operations: name, key, number of arguments, arguments
 --   events: stream, type, data, time; each of one transaction's events belongs to the same session
 --   notices: stream, session, time, what waiters need to know
--- Returns 1, the transaction's number, and the ledger's revision before and after it (0: none); or 0, and position and
--- current value of each condition that does not hold. Both begin with the server's time in microseconds.
+-- Returns 1, the transaction's number, the ledger's revision before and after it (0: none), and the replication id, which
+-- is another as soon as another server is the primary; or 0, and position and current value of each condition that does
+-- not hold. Both begin with the server's time in microseconds.
 
 local position = 0
 local function take()
@@ -28,7 +29,7 @@ local function place_in(zset, member)
   return place and string.format('%016.0f', tonumber(place))
 end
 
-local life = take()
+local life, named = take(), take() == '1'
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -127,4 +128,5 @@ for _ = 1, count() do
   trim(stream, most, notes)
 end
 redis.call('SET', KEYS[1], digits(last))
-return {digits(now), 1, digits(number), before, after}
+local primary = named and string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+return {digits(now), 1, digits(number), before, after, primary}

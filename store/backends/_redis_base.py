@@ -11,6 +11,7 @@ from store.backends import _redis_url as urls
 from store.backends import _redis_values as values
 from store.backends._changes import Changes
 from store.backends._clocks import Clocks, Now
+from store.backends._redis_confirm import Primary, SharedWait
 from store.backends._redis_keys import Keys
 from store.backends._redis_link import Command, Link
 from store.backends._redis_transaction import Transaction, apply
@@ -57,7 +58,9 @@ class RedisBase(Store):
         self._waiters = Waiters()
         self._last_number = 0
         """Of this process's writes."""
-        self._safe_after: Command | None = None
+        self._has_replicas = False
+        self._primary = Primary()
+        self._wait_for_replica = SharedWait(self._ask_replica)
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
@@ -104,8 +107,8 @@ class RedisBase(Store):
         """Returns what the server says of itself, and notes whether it has replicas."""
         info, (seconds, rest) = await self.link.run(("INFO",), ("TIME",))
         self.link.note_time(int(seconds) * 1_000_000 + int(rest))
-        replicas = int(info.get("connected_slaves", 0))
-        self._safe_after = ("WAIT", 1, _SYNC) if replicas else None
+        # Once replicas are known, none is lost silently: a primary that has been cut off from them has none either.
+        self._has_replicas = self._has_replicas or int(info.get("connected_slaves", 0)) > 0
         return dict(info)
 
     async def close(self) -> None:
@@ -124,13 +127,22 @@ class RedisBase(Store):
         await self._greet()
 
     async def sync(self) -> None:
+        await self.confirm()
+
+    async def confirm(self) -> None:
         self.check_open()
-        if self.read_only or self.durability == "process" or self._safe_after is None:
-            return
+        if not self.read_only and self.durability == "power" and self._has_replicas:
+            await self._wait_for_replica()
+
+    async def _ask_replica(self) -> None:
         # a replica that has this write has all earlier ones
-        _, replicas = await self.link.run(("SET", self.keys.ping, repr(self.times().wall)), self._safe_after)
+        _, replicas, info = await self.link.run(
+            ("SET", self.keys.ping, repr(self.times().wall)), ("WAIT", 1, _SYNC), ("INFO", "replication")
+        )
         if int(replicas) < 1:
             raise NotDurable(f"store {self.link.address.name}: no replica has confirmed the write")
+        if not self._primary.confirms(str(info["master_replid"])):
+            raise NotDurable(f"store {self.link.address.name}: another primary, which may lack the write")
 
     def check_writable(self) -> None:
         if self.read_only:
@@ -170,7 +182,7 @@ class RedisBase(Store):
 
     async def apply(self, tx: Transaction) -> dict[Command, Any]:
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
-        keys, arguments = tx.arguments(self._life)
+        keys, arguments = tx.arguments(self._life, named=self._has_replicas)
         self._delivered.pop(tx.session)
         now, done, *rest = await self.link.script(apply(), keys, arguments)
         self.link.note_time(int(now))
@@ -188,7 +200,9 @@ class RedisBase(Store):
                 self.recent.pop(place)
             else:
                 self.recent.put(place, value, len(value))
-        number, before, after = map(int, rest)
+        number, before, after = map(int, rest[:3])
+        if rest[3]:
+            self._primary.note_write(rest[3].decode())
         self._last_number = max(self._last_number, number + max(len(tx.events) - 1, 0))
         if tx.unknown_changes:
             self._writes.pop(tx.session)

@@ -181,8 +181,8 @@ class Transaction:
     def has_writes(self) -> bool:
         return bool(self.operations or self.events)
 
-    def arguments(self, life: int) -> tuple[list[bytes], list[Any]]:
-        """The keys and the arguments of the script."""
+    def arguments(self, life: int, *, named: bool) -> tuple[list[bytes], list[Any]]:
+        """The keys and the arguments of the script. `named`: it returns the replication id of its server."""
         keys: dict[bytes, int] = {self.keys.number: 1}
         of = self.keys.of
 
@@ -199,7 +199,7 @@ class Transaction:
         own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)
         operations += (("EXPIRE", key, ()) for key in own)
 
-        out: list[Any] = [life, len(self.conditions)]
+        out: list[Any] = [life, int(named), len(self.conditions)]
         for command, value in self.conditions.items():
             kind, key, *field = command
             if kind == "HGET" and key.rpartition(b":")[2].decode() in STAMPED:

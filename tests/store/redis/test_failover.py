@@ -1,8 +1,10 @@
 """A replica takes the place of a primary that died: Sentinel says which server is in use."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from store.base import NotDurable, Store, StoreUnavailable
 from store.factory import open_url
 from tests.store import servers
 from tests.store.records import save
+from tests.store.routes import Route
 
 SOON = 30.0
 
@@ -39,9 +42,40 @@ async def test_what_a_replica_has_confirmed_survives_the_primary(primary: ExitSt
             primary.close()
             await until(lambda: can_save(store, "t2"))
             assert [turn.turn_id for turn in (await store.turns("one")).items] == ["t1", "t2"]
-            with pytest.raises(NotDurable):
-                await store.sync()  # there is no replica any more
-            await store.ping()
+            for _ in range(2):
+                with pytest.raises(NotDurable):
+                    await store.sync()  # there is no replica any more
+                await store.ping()
+            await store.close()
+
+
+async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own replica would: it has all that the new primary has."""
+    with ExitStack() as stack:
+        one = stack.enter_context(servers.running("redis-server", "--repl-diskless-sync-delay", "0"))
+        following = ("--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", str(one))
+        two, three = (stack.enter_context(servers.running("redis-server", *following)) for _ in range(2))
+        for replica in (two, three):
+            await until(partial(has_data_of_its_primary, replica))
+        async with Route(one) as route:
+            store = open_url(f"redis://127.0.0.1:{route.port}", ttl=1000.0)
+            await store.open()
+            await save(store, "t1")
+            await asyncio.gather(*(store.sync() for _ in range(5)))
+            await until(partial(has_all_of, two, one))
+            await answer_of(two, "REPLICAOF", "NO", "ONE")
+            await answer_of(three, "REPLICAOF", "127.0.0.1", str(two))
+            await until(lambda: has_data_of_its_primary(three))
+            await save(store, "t2")
+            route.lead_to(two)
+            assert [turn.turn_id for turn in (await store.turns("one")).items] == ["t1"]
+            for _ in range(2):
+                with pytest.raises(NotDurable, match="another primary"):
+                    await store.sync()
+                await store.ping()
+            now = time.monotonic()
+            monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+            await save(store, "t2")
             await store.sync()
             await store.close()
 
@@ -67,6 +101,12 @@ async def answer_of(port: int, *command: str) -> str:
 
 async def has_data_of_its_primary(port: int) -> bool:
     return "master_link_status:up" in await answer_of(port, "INFO", "replication")
+
+
+async def has_all_of(port: int, primary: int) -> bool:
+    offsets = [await answer_of(one, "INFO", "replication") for one in (port, primary)]
+    replica, own = (int(text.partition("master_repl_offset:")[2].split()[0]) for text in offsets)
+    return replica == own
 
 
 async def knows_replica(port: int) -> bool:

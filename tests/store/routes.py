@@ -1,0 +1,60 @@
+"""A way to a server that a test can cut, or let lead to another server."""
+
+import asyncio
+import contextlib
+from typing import Self
+
+
+class Route:
+    """`cut_after`: each connection is cut once it has received so many bytes of replies."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.cut_after: int | None = None
+        self.cuts = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks)
+
+    def lead_to(self, target: int) -> None:
+        self._target = target
+        self.cut()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        with contextlib.suppress(OSError):
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            pair = {writer, server_writer}
+            self._writers |= pair
+            await asyncio.gather(self._pass(reader, server_writer, False), self._pass(server_reader, writer, True))
+            self._writers -= pair
+        writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_reply: bool) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if is_reply and self.cut_after is not None and passed + len(data) > self.cut_after:
+                    writer.write(data[: max(self.cut_after - passed, 0)])
+                    self.cuts += 1
+                    break
+                passed += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
