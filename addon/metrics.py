@@ -9,11 +9,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import accumulate
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+
+from store.traffic import BOUNDS, BreakerState, Traffic
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -23,7 +27,8 @@ _START_TIME = "process_start_time_seconds"
 
 class Metrics(Collector):
     """Counters since the start of the process, and what it holds now, in their own registry. `misses`: turns whose
-    words the ledger knows, but that were not replaced, by reason. `cache_sizes`: the bytes remembered, by kind."""
+    words the ledger knows, but that were not replaced, by reason. `cache_sizes`: the bytes remembered, by kind.
+    `store`: the exchanges with the store's server, if it has one."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -35,6 +40,7 @@ class Metrics(Collector):
         self._ledger_hits = 0
         self.misses: Counter[str] = Counter()
         self.cache_sizes: Callable[[], Mapping[str, int]] = dict
+        self.store: Traffic | None = None
 
     def count_request(self, surface: str, operation: str) -> None:
         """Count a client's request to a surface."""
@@ -82,7 +88,7 @@ class Metrics(Collector):
         ProcessCollector(registry=registry)
         return registry
 
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "toolgraft_requests", "Requests to a Gemini surface.", labels=("surface", "operation")
         )
@@ -109,6 +115,8 @@ class Metrics(Collector):
         for kind, size in self.cache_sizes().items():
             cached.add_metric((kind,), size)
         yield cached
+        if self.store is not None:
+            yield from _of_store(self.store)
         yield GaugeMetricFamily("toolgraft_tasks", "Tasks of the event loop that renders this page.", value=_tasks())
 
 
@@ -148,11 +156,36 @@ class _Sums(Collector):
             yield total
 
 
-def _by_label(name: str, documentation: str, label: str, values: Counter[str]) -> CounterMetricFamily:
+def _by_label[L: str](name: str, documentation: str, label: str, values: Counter[L]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, documentation, labels=(label,))
     for value, n in values.items():
         family.add_metric((value,), n)
     return family
+
+
+def _of_store(traffic: Traffic) -> Iterator[Metric]:
+    answers = list(accumulate(traffic.buckets))
+    buckets = [(str(bound), n) for bound, n in zip((*BOUNDS, "+Inf"), answers, strict=True)]
+    yield HistogramMetricFamily(
+        "toolgraft_store_operation_seconds",
+        "Operations that the store's server answered, by their time.",
+        buckets=buckets,
+        sum_value=traffic.seconds,
+    )
+    yield _by_label("toolgraft_store_failures", "Operations that failed, by kind.", "kind", traffic.failures)
+    yield GaugeMetricFamily(
+        "toolgraft_store_connections", "Open connections to the store's server.", value=traffic.connections()
+    )
+    yield GaugeMetricFamily("toolgraft_store_running", "Operations that wait for an answer now.", value=traffic.running)
+    states = GaugeMetricFamily(
+        "toolgraft_store_breaker", "Processes whose circuit breaker is in this state.", labels=("state",)
+    )
+    for state in get_args(BreakerState.__value__):
+        states.add_metric((state,), state == traffic.state)
+    yield states
+    yield CounterMetricFamily(
+        "toolgraft_store_breaker_openings", "How often the circuit breaker has opened.", value=traffic.openings
+    )
 
 
 def _tasks() -> int:

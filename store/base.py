@@ -29,6 +29,7 @@ share. After that, or in `run_now`, it raises StoreBusy at once.
 """
 
 import abc
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -51,6 +52,7 @@ from store.models import (
     Turn,
 )
 from store.responses import Responses
+from store.traffic import Traffic
 
 type Durability = Literal["power", "process"]
 
@@ -205,6 +207,8 @@ class Store(Calls, Responses, Exports):
     """32 random bytes, created with the store and kept for its lifetime: the key of digests. Set once it is open."""
     epoch: str
     """Identifies the store's history: a new store, or one that lost records, has another. Set once it is open."""
+    traffic: Traffic | None = None
+    """The exchanges with the backend's server, if it has one."""
 
     def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
         self.ttl = ttl
@@ -244,6 +248,15 @@ class Store(Calls, Responses, Exports):
     async def confirm(self) -> None:
         """Return once all earlier writes survive the end of the server that took them: a replica has them. At once if
         the store has no replicas, or if `durability` is `process`; never waits for a disk. Raises NotDurable."""
+
+    @property
+    def outage(self) -> str:
+        """Since when and why the backend is not asked, so that everything raises StoreUnavailable at once; or empty."""
+        return ""
+
+    async def recovered(self, timeout: float) -> None:
+        """After StoreUnavailable: return once the backend may work again, at the latest after these seconds."""
+        await asyncio.sleep(timeout)
 
     # --- sessions ---------------------------------------------------------------------------------------------
     #

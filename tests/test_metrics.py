@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from addon.metrics import Metrics, sum_pages
+from store.traffic import BreakerState, Traffic
 
 
 def test_the_page_shows_all_counts() -> None:
@@ -92,3 +93,36 @@ def test_the_page_has_the_bytes_that_are_remembered_by_kind() -> None:
     page = metrics.render().decode()
     assert 'toolgraft_cache_bytes{kind="prefixes"} 3.0' in page
     assert 'toolgraft_cache_bytes{kind="true turns"} 0.0' in page
+
+
+def test_the_exchanges_with_a_store_s_server_are_summed() -> None:
+    pages = []
+    states: tuple[BreakerState, ...] = ("closed", "open")
+    for state in states:
+        metrics, traffic = Metrics(), Traffic()
+        metrics.store = traffic
+        traffic.answered(0.0004)
+        traffic.answered(9.0)
+        traffic.failures["timeout"] += 1
+        traffic.running, traffic.connections, traffic.openings = 5, lambda: 3, 1
+        traffic.state = state
+        pages.append(metrics.render().decode())
+    page = sum_pages(pages).decode()
+    for line in (
+        "# TYPE toolgraft_store_operation_seconds histogram",
+        'toolgraft_store_operation_seconds_bucket{le="0.0005"} 2.0',
+        'toolgraft_store_operation_seconds_bucket{le="5.0"} 2.0',
+        'toolgraft_store_operation_seconds_bucket{le="+Inf"} 4.0',
+        "toolgraft_store_operation_seconds_count 4.0",
+        "toolgraft_store_operation_seconds_sum 18.0008",
+        'toolgraft_store_failures_total{kind="timeout"} 2.0',
+        'toolgraft_store_failures_total{kind="skipped"} 0.0',
+        "toolgraft_store_connections 6.0",
+        "toolgraft_store_running 10.0",
+        'toolgraft_store_breaker{state="closed"} 1.0',
+        'toolgraft_store_breaker{state="open"} 1.0',
+        'toolgraft_store_breaker{state="half_open"} 0.0',
+        "toolgraft_store_breaker_openings_total 2.0",
+    ):
+        assert f"{line}\n" in page, line
+    assert "toolgraft_store" not in Metrics().render().decode()

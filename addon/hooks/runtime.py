@@ -57,6 +57,9 @@ _LEASE = 60.0
 _LEASE_RENEWAL = 10.0
 """Seconds between two renewals of the lease."""
 
+_LEASE_PAUSE = 1.0
+"""Seconds, at least, until a renewal that has failed is tried again."""
+
 _CLOSE_TIMEOUT = 15.0
 """Seconds that each part may take to close."""
 
@@ -106,6 +109,7 @@ class Runtime:
         self.budget = Budget(settings.cache_bytes)
         store.remember_within(self.budget)
         self.metrics.cache_sizes = self.budget.sizes
+        self.metrics.store = store.traffic
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors, budget=self.budget)
         self.loops = LoopServer()
         self.lives = LiveSessions()
@@ -125,6 +129,8 @@ class Runtime:
         self.has_gemini_key = bool(key_of(environ))
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
+        self._holds_lease = True
+        """Whether the last renewal of this proxy's lease has succeeded."""
         self._upkeep: list[asyncio.Task[None]] = []
         self._holds_folder = False
         self._resources = ExitStack()
@@ -241,17 +247,26 @@ class Runtime:
     async def _keep_lease(self) -> None:
         while True:
             await asyncio.sleep(_LEASE_RENEWAL)
-            await self._renew_lease()
+            while not await self._renew_lease():
+                await asyncio.sleep(_LEASE_PAUSE)
+                await self.store.recovered(_LEASE_RENEWAL)
 
-    async def _renew_lease(self) -> None:
-        """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers."""
+    async def _renew_lease(self) -> bool:
+        """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers. Returns whether the store
+        has worked."""
         try:
             await self.executors.settle_dead()
             await self.store.hold(self.proxy_id, _LEASE)
+            if not self._holds_lease:  # the other proxies have to renew their leases after the outage first
+                self._holds_lease = True
+                return True
             for call in await self.store.settle_lost():
                 self.metrics.count_ended(call.status)
         except StoreError as error:
+            self._holds_lease = False
             logger.warning("lost calls cannot be settled now: %s", error)
+            return False
+        return True
 
     async def _expire_all(self) -> int:
         total = 0

@@ -49,6 +49,7 @@ class RedisBase(Store):
         self.read_only = read_only
         self.secret, self.epoch = b"", ""
         self.link = Link(address)
+        self.traffic = self.link.traffic
         self.keys = Keys(address.prefix)
         if clock is time.time:
             self.clock = self.link.time
@@ -143,6 +144,13 @@ class RedisBase(Store):
             raise NotDurable(f"store {self.link.address.name}: no replica has confirmed the write")
         if not self._primary.confirms(str(info["master_replid"])):
             raise NotDurable(f"store {self.link.address.name}: another primary, which may lack the write")
+
+    @property
+    def outage(self) -> str:
+        return self.link.breaker.outage
+
+    async def recovered(self, timeout: float) -> None:
+        await self.link.breaker.recovered(timeout)
 
     def check_writable(self) -> None:
         if self.read_only:

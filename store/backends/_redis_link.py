@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 
 import hiredis
 
+from store.backends._breaker import Breaker
 from store.backends._redis_replies import shaped
 from store.backends._redis_url import Address
 from store.backends._redis_wire import PATIENCE, Command, Cut, Wire
 from store.base import StoreUnavailable
+from store.traffic import Failure, Traffic
 
 __all__ = ["PATIENCE", "Command", "Link", "Node", "Script"]
 
@@ -91,13 +93,18 @@ class Node:
             raise reply
         return reply
 
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return sum(wire is not None and wire.is_open for wire in (self._wire, self._reader, *self._idle))
+
     def close(self) -> None:
+        """Close all connections: the next commands open others."""
         if self._opening is not None:
             self._opening.cancel()
-        for wire in (self._wire, self._reader, *self._idle):
-            if wire is not None:
-                wire.close()
-        self._idle.clear()
+        if self._reader is not None:
+            self._reader.close()
+        self._drop()
 
     async def _repeat(self, run: Callable[[], Any]) -> list[Any]:
         for attempt in range(_TRIES):
@@ -179,8 +186,9 @@ class Link:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.round_trips = 0
+        self.traffic = Traffic()
+        self.breaker = Breaker(address.name, self._probe, self.traffic)
         self._node: Node | None = None
-        self._in_use = 0
         self._unused = asyncio.Event()
         self._time: tuple[float, float] | None = None  # of the server, and of the monotonic clock at that moment
 
@@ -188,7 +196,8 @@ class Link:
         """Connections are opened as they are needed."""
         is_sentinel = self.address.kind == "sentinel"
         find = self._find_primary if is_sentinel else self._only_host
-        self._node = Node(self.address, find, moves=is_sentinel, on_write=self._note_write)
+        self._node = node = Node(self.address, find, moves=is_sentinel, on_write=self._note_write)
+        self.traffic.connections = lambda: node.connections
 
     def _note_write(self) -> None:
         self.round_trips += 1
@@ -219,20 +228,22 @@ class Link:
     async def close(self) -> None:
         """Let running commands end, and close all connections."""
         node, self._node = self._node, None
+        await self.breaker.close()
         self._unused.clear()
-        if self._in_use:
+        if self.traffic.running:
             await self._unused.wait()  # each has a time limit
         if node is not None:
             node.close()
 
     def fail(self, error: BaseException | str) -> NoReturn:
         """Raise StoreUnavailable, without secrets."""
-        words = str(error) or type(error).__name__
-        if self.address.password:
-            words = words.replace(self.address.password, "***")
-        raise StoreUnavailable(f"store {self.address.name}: {words}") from (
+        raise StoreUnavailable(f"store {self.address.name}: {self._words(error)}") from (
             error if isinstance(error, BaseException) else None
         )
+
+    def _words(self, error: BaseException | str) -> str:
+        words = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+        return words.replace(self.address.password, "***") if self.address.password else words
 
     async def run(self, *commands: Command) -> list[Any]:
         """The answers to these commands, in one round trip. Raises StoreUnavailable. Commands that end with WAIT run on
@@ -257,22 +268,59 @@ class Link:
     async def block(self, *command: Any, seconds: float) -> Any:
         """The answer to a command that waits for up to `seconds`. Raises StoreUnavailable, also if the connection was
         cut and can be opened again."""
-        async with self._using() as node:
+        async with self._using(waits=True) as node:
             return shaped(command, await node.block(command, seconds))
 
     @contextlib.asynccontextmanager
-    async def _using(self) -> AsyncIterator[Node]:
+    async def _using(self, *, waits: bool = False) -> AsyncIterator[Node]:
+        """`waits`: the command itself waits, so that its time says nothing. A cut of its connection says nothing
+        either, as it is not sent again."""
         if self._node is None:
             self.fail("not open")
-        self._in_use += 1
+        breaker, traffic = self.breaker, self.traffic
+        if breaker.is_open:
+            traffic.failures["skipped"] += 1
+            self.fail(breaker.outage)
+        traffic.running += 1
+        began = time.monotonic()
         try:
-            yield self._node
+            async with asyncio.timeout(None) as limit:
+                breaker.enter(limit)
+                try:
+                    yield self._node
+                finally:
+                    breaker.leave(limit)
+            now = breaker.answered()
+            if not waits:
+                traffic.answered(now - began)
         except (hiredis.HiredisError, OSError) as error:
+            if breaker.is_open:  # since another operation has waited in vain
+                traffic.failures["skipped"] += 1
+                self.fail(breaker.outage)
+            kind = _kind(error)
+            traffic.failures[kind] += 1
+            if kind == "refused":
+                breaker.answered()
+            elif kind == "timeout" or not waits:
+                breaker.fail(self._words(error), began)
             self.fail(error)
         finally:
-            self._in_use -= 1
-            if not self._in_use:
+            traffic.running -= 1
+            if not traffic.running:
                 self._unused.set()
+
+    async def _probe(self) -> bool:
+        """Whether the server answers over a new connection."""
+        if self._node is None:
+            return False
+        self._node.close()
+        try:
+            ((seconds, rest),) = await self._node.run([("TIME",)])
+        except (hiredis.HiredisError, OSError, TypeError, ValueError):
+            return False
+        self.note_time(int(seconds) * 1_000_000 + int(rest))
+        self.breaker.answered()
+        return True
 
     # --- the server's clock -----------------------------------------------------------------------------------
 
@@ -289,3 +337,11 @@ class Link:
 @functools.cache
 def _context(ca: str | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca)
+
+
+def _kind(error: Exception) -> Failure:
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, OSError) or str(error).startswith(_NOT_READY):
+        return "connection"
+    return "refused"

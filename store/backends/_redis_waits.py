@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 
@@ -66,6 +67,7 @@ class RedisWaits(RedisRetries):
                     logger.warning("the store's notices cannot be read now: %s", error)
                 lost = True
                 await asyncio.sleep(pause)
+                await self.recovered(math.inf)
                 pause = min(2 * pause, _PAUSE[1])
                 continue
             for _, entries in found or ():
@@ -113,17 +115,26 @@ class RedisWaits(RedisRetries):
     async def _wait[T](
         self, keys: Collection[Key], timeout: float, look: Callable[[], Awaitable[T | None]]
     ) -> T | None:
-        """What `look` returns, as soon as that is not None; None after the timeout, or when the store is closed."""
+        """What `look` returns, as soon as that is not None; None after the timeout, or when the store is closed. A wait
+        that has begun goes on through an outage."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
+        has_looked = False
         while True:
             with self._waiters.listening(keys, self._last_number) as woken:
                 try:
                     found = await look()
                 except StoreUnavailable:
-                    if self.link.is_open:
+                    if not self.link.is_open:
+                        return None
+                    if not has_looked:
                         raise
-                    return None
+                    if (remaining := deadline - clock()) <= 0:
+                        return None
+                    await asyncio.sleep(min(remaining, _PAUSE[0]))  # the breaker may be closed
+                    await self.recovered(max(deadline - clock(), 0))
+                    continue
+                has_looked = True
                 remaining = deadline - clock()
                 if found is not None or remaining <= 0:
                     return found

@@ -12,6 +12,7 @@ from mitmproxy import exceptions
 from addon.options import OPTIONS
 from addon.settings import Settings
 from store.base import StoreUnavailable
+from store.models import Call
 from tests.hooks.harness import LOCAL, PATH, Hooks, request
 
 Make = Callable[..., Hooks]
@@ -136,6 +137,37 @@ async def test_a_store_that_fails_for_once_does_not_end_its_upkeep(make: Make, m
     monkeypatch.setattr("addon.hooks.runtime._UPKEEP_INTERVAL", 0.0)
     await hooks.lifecycle.runtime.serve()
     await asyncio.wait_for(retried.wait(), 5)
+
+
+async def test_after_an_outage_every_proxy_renews_its_lease_before_calls_are_settled(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = make()
+    assert hooks.lifecycle.runtime is not None
+    steps: list[str] = []
+    settled = asyncio.Event()
+
+    async def hold(proxy_id: str, lease: float) -> None:
+        steps.append("hold")
+        if steps.count("hold") == 2:
+            raise StoreUnavailable("not reachable")
+
+    async def recovered(timeout: float) -> None:
+        steps.append("recovered")
+
+    async def settle_lost() -> list[Call]:
+        steps.append("settle")
+        if steps.count("settle") == 2:
+            settled.set()
+        return []
+
+    for method in (hold, recovered, settle_lost):
+        monkeypatch.setattr(hooks.store, method.__name__, method)
+    monkeypatch.setattr("addon.hooks.runtime._LEASE_RENEWAL", 0.0)
+    monkeypatch.setattr("addon.hooks.runtime._LEASE_PAUSE", 0.0)
+    await hooks.lifecycle.runtime.serve()
+    await asyncio.wait_for(settled.wait(), 5)
+    assert steps[:7] == ["hold", "settle", "hold", "recovered", "hold", "hold", "settle"]
 
 
 async def test_the_end_gives_the_store_back(make: Make, tmp_path: Path) -> None:
