@@ -3,7 +3,21 @@
 import sys
 from types import ModuleType
 
-from bench import agent, connect, control, doors, large_store, litellm, loop, memory, proxy, shared_store, store, stream
+from bench import (
+    agent,
+    connect,
+    control,
+    doors,
+    large_store,
+    litellm,
+    loop,
+    memory,
+    proxy,
+    scale,
+    shared_store,
+    store,
+    stream,
+)
 from bench.measure import Table, main
 
 
@@ -13,4 +27,4 @@ def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
 
 if __name__ == "__main__":
     short = _named(proxy, agent, connect, stream, loop, doors, store, control, memory)
-    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, shared_store)))
+    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, shared_store, scale)))

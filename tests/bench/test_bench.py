@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "bench.large_store",
         "bench.litellm",
         "bench.shared_store",
+        "bench.scale",
     ],
 )
 def test_each_table_is_a_command(
@@ -64,6 +65,7 @@ def test_each_table_is_a_command(
         ("bench.doors", "one client"),
         ("bench.connect", "TLS"),
         ("bench.shared_store", "Redis instead of SQLite"),
+        ("bench.scale", "100,000 conversations at once"),
     ],
 )
 def test_a_comparison_of_two_proxies_gives_a_table(module: str, words: str) -> None:
