@@ -8,6 +8,7 @@ from bench import (
     connect,
     control,
     doors,
+    large_redis,
     large_store,
     litellm,
     loop,
@@ -27,4 +28,4 @@ def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
 
 if __name__ == "__main__":
     short = _named(proxy, agent, connect, stream, loop, doors, store, control, memory)
-    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, shared_store, scale)))
+    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, shared_store, large_redis, scale)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import litellm
+from bench import large_redis, litellm
 from bench.conversations import STEPS, Kind, agent_kind, bodies, image_kind, text_kind
 from bench.large_store import fill
 from bench.measure import TINY
@@ -18,6 +18,7 @@ from bench.report import Row, at_least, at_most, markdown, plain
 from bench.seed import Captured, capture, default_store
 from bench.store import quantile, table
 from store.factory import open_url
+from tests.store import servers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "bench.litellm",
         "bench.shared_store",
         "bench.scale",
+        "bench.large_redis",
     ],
 )
 def test_each_table_is_a_command(
@@ -70,7 +72,7 @@ def test_each_table_is_a_command(
 )
 def test_a_comparison_of_two_proxies_gives_a_table(module: str, words: str) -> None:
     command = [sys.executable, "-m", module, "--tiny", "--markdown"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ran.stdout.startswith("| what | reach | measured | ok | detail |"), ran.stderr
     assert words in ran.stdout
 
@@ -162,6 +164,22 @@ async def test_a_store_is_filled_with_readable_copies(tmp_path: Path) -> None:
     assert {call.turn_id: call.call_id for call in calls} == {
         turn_id: turn.steps[0].slots[0].call_id for turn_id, turn in found.turns.items()
     }
+
+
+async def test_a_redis_store_is_filled_with_readable_copies() -> None:
+    with servers.running("redis-server") as port:
+        url = f"redis://127.0.0.1:{port}"
+        store = open_url(url, ttl=1000.0)
+        await store.open()
+        await capture(store, "s", 2, answered=True)
+        call = (await store.calls(session="s")).items[-1]
+        large_redis.fill(url, "s", call, 5)
+        assert len((await store.calls(session="s")).items) == 7
+        turns = (await store.turns("s")).items
+        copied = await store.find_call(f"{call.call_id[:-8]}00000004")
+        await store.close()
+    assert len(turns) == 7
+    assert copied.result == call.result
 
 
 async def test_litellm_is_left_out_where_it_cannot_be_installed(
