@@ -159,6 +159,8 @@ class CallRun:
                 except NotPending:  # already final
                     return await self._manual_response()
                 self._has_begun = True
+            # If the store's server were lost with the note that the call runs, another proxy could run it as well.
+            await self.store.confirm()
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
         try:

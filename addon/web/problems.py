@@ -104,10 +104,10 @@ def problem_of(error: Exception) -> Problem:
         case BadCursor():
             return Problem(422, "cursor: must be the next_cursor of the page before", field="cursor")
         case NotDurable():
-            _log.warning("the disk has failed: %s", error)
+            _log.warning("a change is not safe: %s", error)
             return Problem(
                 503,
-                "the change was made, but the disk has failed: it may be lost in a power failure",
+                "the change was made, but the disk or all replicas have failed: it may be lost in a power failure",
                 headers={"Retry-After": "1"},
             )
         case StoreUnavailable():

@@ -9,6 +9,7 @@ from addon.control.app import ControlApp
 from addon.metrics import Metrics
 from addon.web.routing import DirectRoute
 from store.base import NotDurable, Store
+from store.models import Status
 
 WEATHER = {"name": "get_weather", "description": "d"}
 
@@ -115,6 +116,21 @@ async def test_a_write_that_is_not_on_disk_is_not_acknowledged(
     assert "/home/me" not in answer.text
     assert "/home/me/graft.db-wal: Input/output error" in caplog.text
     assert b'toolgraft_errors_total{kind="store"} 1.0' in metrics.render()
+
+
+async def test_a_call_whose_claim_is_not_safe_is_given_back(
+    client: httpx2.AsyncClient, store: Store, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> None:
+        raise NotDurable("no replica has confirmed the write")
+
+    await capture("c1")
+    claim = {"session": "default", "names": ["get_weather"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "sync", fails)
+        assert (await client.post("/v1/calls/claim", json=claim)).status_code == 503
+    assert (await store.call("default", "c1")).status is Status.PENDING
+    assert (await client.post("/v1/calls/claim", json=claim)).json()["call_id"] == "c1"
 
 
 NOT_IN_THE_STORE = {

@@ -72,4 +72,4 @@ def check(chat: Chat, policy: str) -> None:
     refused = [one["error"] for one in chat.app.log.requests if one["status"] >= 400]
     assert not refused or (policy == "pass" and isinstance(chat, Interactions)), refused
     if policy == "fail" or not raised:
-        check_told(chat.last_history(), times=chat.times, ran=chat.store.failed[:1] != ["start"])
+        check_told(chat.last_history(), times=chat.times, ran=chat.store.failed[:1] not in (["start"], ["confirm"]))

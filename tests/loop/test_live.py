@@ -10,7 +10,7 @@ import pytest
 from addon.core.live_frames import Frame
 from addon.loop.live import LiveSession, LiveSessions
 from addon.surfaces.base import Framing, Operation, Target
-from store.base import StoreUnavailable
+from store.base import NotDurable, StoreUnavailable
 from store.models import Executor, Status, ToolRules
 from tests.loop.conftest import Proxy, until
 
@@ -124,6 +124,22 @@ async def test_a_call_is_stored_run_and_answered(proxy: Proxy, connect: Connect)
         {"functionCall": {"id": "f0", "name": "weather", "args": {"city": "Rome"}}}
     ]
     assert [(slot.name, slot.call_id) for slot in turn.steps[0].slots] == [("weather", call.call_id)]
+
+
+async def test_a_call_whose_start_no_replica_has_confirmed_does_not_run(
+    proxy: Proxy, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> None:
+        raise NotDurable("no replica")
+
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    monkeypatch.setattr(proxy.store, "confirm", fails)
+    connection = await connect()
+    connection.call("weather")
+    (answer,) = await connection.answers()
+    assert "could not be run" in answer["error"]
+    assert proxy.tools.begun == []
 
 
 async def test_a_bare_placeholder_never_stands_for_a_live_turn(proxy: Proxy, connect: Connect) -> None:

@@ -5,6 +5,7 @@ import functools
 import itertools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -60,6 +61,41 @@ def running(
                 assert process.stdin is not None
                 process.stdin.close()
                 process.wait()
+
+
+def answer_of(port: int, *command: str) -> str:
+    """What the server answers, as it is written in the protocol."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall((" ".join(command) + "\r\n").encode())
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
+def pid_of(port: int) -> int:
+    return int(answer_of(port, "INFO", "server").partition("process_id:")[2].split()[0])
+
+
+@contextlib.contextmanager
+def stopped(port: int) -> Iterator[None]:
+    """The server does nothing meanwhile."""
+    pid = pid_of(port)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running_with_replica(*options: str) -> Iterator[tuple[int, int]]:
+    """The ports of a primary and its replica."""
+    with running("redis-server", "--repl-diskless-sync-delay", "0", *options) as primary:
+        with running("redis-server", "--replicaof", "127.0.0.1", str(primary), *options) as replica:
+            deadline = time.monotonic() + 10
+            while "state=online" not in answer_of(primary, "INFO", "replication"):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield primary, replica
 
 
 def _wait(port: int, process: "subprocess.Popen[bytes]") -> None:

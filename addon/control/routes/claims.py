@@ -1,6 +1,7 @@
 """Workers claim calls and renew their leases. Answers go to the route of all answers (`calls`)."""
 
 import asyncio
+import contextlib
 import secrets
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from addon.web.access import Access, needs
 from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, reply
+from store.base import StoreError
 from store.models import Call, SessionName
 
 router = Group("workers")
@@ -69,12 +71,22 @@ async def claim_call(api: ApiDep, caller: CallerDep, request: Request, claim: An
     if call is None and claim.wait:
         call = await _wait_for(api, caller, request, claim, worker)
     if call is not None and not call.redeliver:
-        await api.store.sync()  # a claim lost in a power failure would be repeated, and the call would run twice
+        try:
+            await api.store.sync()  # a claim lost in a power failure would be repeated, and the call would run twice
+        except StoreError:
+            await _give_back(api, call, worker)
+            raise
     return Response(status_code=204) if call is None else reply(call)
 
 
 async def _claim(api: ApiContext, claim: Claim, worker: str) -> Call | None:
     return await api.store.claim(claim.session, claim.names, lease=claim.lease, worker=worker)
+
+
+async def _give_back(api: ApiContext, call: Call, worker: str) -> None:
+    """Nobody runs the call: without this it would fail at the end of the lease, as if it might have run."""
+    with contextlib.suppress(StoreError):
+        await api.store.renew(call.session, call.call_id, worker, 0)
 
 
 async def _wait_for(api: ApiContext, caller: Access, request: Request, claim: Claim, worker: str) -> Call | None:
