@@ -48,8 +48,10 @@ class Capture:
         self._ended = False  # cleanly
         self._secrets = secrets
         self._stream = RedactedStream(secrets)
-        self._resume()
-        self.machine.begin(content_type)
+        self._content_type = content_type
+        if not grafter.store.suspends:
+            run_now(self._take_over())
+            self.machine.begin(content_type)
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes of a stream. Returns the client's."""
@@ -74,8 +76,12 @@ class Capture:
         self.settle_handover(self._ended)
 
     def settle_handover(self, whole: bool) -> None:
+        """`settle`, for a store that never suspends."""
+        run_now(self.settle(whole))
+
+    async def settle(self, whole: bool) -> None:
         """Note whether the client has the whole answer; if not, it never will."""
-        run_now((note_delivered if whole and self._ended else note_broken)(self.grafter, self.machine))
+        await (note_delivered if whole and self._ended else note_broken)(self.grafter, self.machine)
 
     def fail(self, words: str) -> bytes:
         """End a stream that cannot be read any further with this error."""
@@ -90,6 +96,9 @@ class Capture:
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
+        if self.grafter.store.suspends:
+            await self._take_over()
+            self.machine.begin(self._content_type)
         out: list[bytes] = []
         fed = self.machine.feed(self._secrets.data(body))
         if isinstance(fed, bytes):
@@ -112,6 +121,8 @@ class Capture:
                 out.append(effect.body)
             elif isinstance(effect, Start | End):
                 self._begin(effect)
+                if isinstance(effect, End) and not self._ended:
+                    run_now(note_broken(self.grafter, self.machine))
             elif (instead := run_now(record(self.grafter, self.machine, effect))) is not None:
                 out.append(self._done(instead))
                 break
@@ -126,6 +137,8 @@ class Capture:
                 refused = effect
             elif isinstance(effect, Start | End):
                 self._begin(effect)
+                if isinstance(effect, End) and not self._ended:
+                    await note_broken(self.grafter, self.machine)
             elif (instead := await record(self.grafter, self.machine, effect)) is not None:
                 return await self._perform(instead, out)
         return refused
@@ -134,18 +147,14 @@ class Capture:
         if isinstance(effect, End):
             self._background.complete()
             self._ended = effect.outcome in _CLEAN
-            if not self._ended:
-                run_now(note_broken(self.grafter, self.machine))
             return
         for call, initial_state in effect.calls:
             self._background.start(call, initial_state)
 
-    def _resume(self) -> None:
+    async def _take_over(self) -> None:
         """Take over the calls of a broken-off answer to the same request, instead of beginning them again."""
-        if self.grafter.store.suspends:  # then only whole answers without turns are captured
-            return
         try:
-            if (resumption := run_now(take_over_answer(self.grafter, self.exchange))) is not None:
+            if (resumption := await take_over_answer(self.grafter, self.exchange)) is not None:
                 self.machine.resume(resumption)
         except StoreUnavailable as error:
             self.grafter.warn(f"the store failed, what an earlier answer has left is not known: {error}")

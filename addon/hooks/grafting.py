@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakSet
@@ -37,6 +37,7 @@ from addon.hooks.streams import (
     stream_through,
 )
 from addon.surfaces import Framing, Operation
+from addon.web import tasks
 from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")
@@ -199,10 +200,11 @@ class Grafting:
         if framing is None:
             del self._requests[flow]
             return
-        if flow.response.data.content is None and (framing is Framing.JSON or comes_whole(flow, runtime.settings)):
+        is_whole = framing is Framing.JSON or runtime.store.suspends
+        if flow.response.data.content is None and (is_whole or comes_whole(flow, runtime.settings)):
             receive_whole(flow)
             return
-        if framing is Framing.JSON:
+        if is_whole:
             return  # replayed: the whole body is present already
         grafted.capture = _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
         on_handover[flow] = grafted.capture.settle_handover
@@ -268,7 +270,7 @@ class Grafting:
             is_answer = noted.notes and flow.response.status_code == 200
             return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
         capture = grafted.capture or _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
-        on_handover[flow] = capture.settle_handover
+        on_handover[flow] = _settles_later(capture) if runtime.store.suspends else capture.settle_handover
         return self._capture(flow, flow.response, grafted, runtime, capture, body)
 
     async def _capture(
@@ -335,6 +337,13 @@ class Grafting:
             flow.request.headers.pop("accept-encoding", None)
         else:
             flow.request.headers["accept-encoding"] = grafted.encoding
+
+
+def _settles_later(capture: Capture) -> Callable[[bool], None]:
+    def settle(whole: bool) -> None:
+        tasks.spawn(capture.settle(whole), name="the handover of an answer")
+
+    return settle
 
 
 def _capture_of(

@@ -71,13 +71,13 @@ class Looping:
         self._copies = FlowState[_CopyingStage]("kept_stream")
 
     def needs_loop(self, exchange: Exchange) -> bool:
-        """Whether the request may lead to calls that the proxy runs, its answer is converted to another format, or the
-        store must be awaited, which a stream's callable cannot."""
+        """Whether the request may lead to calls that the proxy runs, its answer is converted to another format, or it
+        is a stream and the store must be awaited, which a stream's callable cannot."""
         runtime = self.lifecycle.runtime
         if runtime is not None and not exchange.wire.native:
             return True
-        if runtime is not None and runtime.store.suspends:
-            return exchange.target.operation in (Operation.GENERATE, Operation.STREAM)
+        if runtime is not None and runtime.store.suspends and exchange.target.operation is Operation.STREAM:
+            return True
         if runtime is None or exchange.config.delivery not in ("auto", "loop"):
             return False
         if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or (

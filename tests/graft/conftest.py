@@ -21,6 +21,7 @@ from store.factory import open_url
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 from tests.contents import model
 from tests.databases import database_in
+from tests.store import servers
 
 WEATHER: Document = {"name": "get_weather", "description": "d", "parameters": {"type": "OBJECT"}}
 SEARCH: Document = {"name": "search"}
@@ -57,7 +58,13 @@ def target(
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    url = "memory://" if request.param == "memory" else database_in(tmp_path)
+    match request.param:
+        case "memory":
+            url = "memory://"
+        case "sqlite":
+            url = database_in(tmp_path)
+        case _:
+            url = servers.new_url()
     ticks = itertools.count(1_000_000)
     store = open_url(url, ttl=1e6, clock=lambda: float(next(ticks)))
     await store.open()
@@ -143,7 +150,7 @@ class Graft:
         capture = Capture(self.grafter, exchange, JSON)
         visible = await capture.whole(body)
         assert isinstance(visible, bytes)
-        capture.settle_handover(True)
+        await capture.settle(True)
         return visible
 
     async def turns(self, session: str = "default") -> list[Turn]:

@@ -13,7 +13,10 @@ from tests.contents import call, model
 from tests.graft.captures import ASKED, ID, OWN, PLACEHOLDER, texts, whole
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
 
-pytestmark = pytest.mark.usefixtures("counted_ids")
+pytestmark = [
+    pytest.mark.usefixtures("counted_ids"),
+    pytest.mark.parametrize("store", ["memory", "sqlite", "redis"], indirect=True),
+]
 
 
 async def test_calls_become_a_placeholder_and_are_stored(graft: Graft) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from addon.core.framing.documents import Document
+from addon.core.framing.documents import Document, decode, encode
 from addon.fake_gemini.server import StrictGemini
+from addon.graft.capture import Capture
+from addon.surfaces.base import Framing
 from store.factory import open_url
 from store.models import Toolset
 from tests.contents import model, user
-from tests.loop.conftest import Proxy
+from tests.loop.conftest import Proxy, call, says
 from tests.store import servers
 
 
@@ -63,3 +65,36 @@ async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
         trips.append(store.link.round_trips - before)
     assert all(one <= limit for one, limit in zip(trips, most, strict=True)), trips
     assert gemini.refused == []
+
+
+async def test_a_whole_answer_is_captured_without_a_loop_and_a_repeated_request_goes_on_with_its_calls(
+    proxy: Proxy,
+) -> None:
+    await proxy.open()
+    await proxy.policy(delivery="placeholder")
+    await proxy.declare({"name": "lookup"})
+    store: Any = proxy.store
+    target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
+    answered = encode(says(call("lookup"), finish="STOP"))
+
+    async def ask() -> tuple[Capture, Document, int]:
+        before = store.link.round_trips
+        sent = await proxy.forwarded({"contents": [user("x")]}, target)
+        assert sent.exchange is not None
+        capture = Capture(proxy.grafter, sent.exchange, "application/json")
+        visible = await capture.whole(answered)
+        assert isinstance(visible, bytes)
+        return capture, decode(visible), store.link.round_trips - before
+
+    await proxy.grafter.session_config("default")
+    broken, first, trips = await ask()
+    assert trips <= 2, "the session; the turn with its call"
+    (known,) = await proxy.calls()
+    await broken.settle(False)
+    retry, second, _ = await ask()
+    await retry.settle(True)
+    (kept,) = await proxy.calls()
+    assert kept.call_id == known.call_id
+    _, third, _ = await ask()
+    assert len(await proxy.calls()) == 2, "the client has the answer: another one is another call"
+    assert first == second != third

@@ -37,7 +37,7 @@ async def captured(
     """The parts that the client gets. Several documents are a stream."""
     exchange = sent.exchange
     assert exchange is not None
-    if grafter.store.suspends:  # as the proxy does it then
+    if grafter.store.suspends and len(documents) > 1:  # as the proxy does it then
         return await Loop(grafter, sent, [documents], (), grafter.owners).parts(hangup)
     if len(documents) == 1:
         body = await Capture(grafter, exchange, JSON).whole(_whole(exchange, documents))
