@@ -137,8 +137,8 @@ class RedisBase(Store):
 
     async def _ask_replica(self) -> None:
         # a replica that has this write has all earlier ones
-        _, replicas, info = await self.link.run(
-            ("SET", self.keys.ping, repr(self.times().wall)), ("WAIT", 1, _SYNC), ("INFO", "replication")
+        _, info, replicas = await self.link.run(
+            ("SET", self.keys.ping, repr(self.times().wall)), ("INFO", "replication"), ("WAIT", 1, _SYNC)
         )
         if int(replicas) < 1:
             raise NotDurable(f"store {self.link.address.name}: no replica has confirmed the write")

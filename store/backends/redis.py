@@ -42,10 +42,14 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
                 number = int(entry_id.partition(b"-")[0])
                 first = max(number - int(fields[b"n"]) + 1, start + 1)
                 ranges.append((fields[b"s"].decode(), first, number))
+            sessions = list(dict.fromkeys(name for name, *_ in ranges)) if after is not None else []
             found = await self.link.run(
-                *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges)
+                *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges),
+                *(("HGET", self.keys.of(name, "ledger"), "lost") for name in sessions),
             )
-            for (name, *_), entries in zip(ranges, found, strict=True):
+            for lost in found[len(ranges) :]:
+                rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
+            for (name, *_), entries in zip(ranges, found, strict=False):
                 events += (self._event(name, *entry) for entry in entries)
             if len(notices) < _READ:
                 break

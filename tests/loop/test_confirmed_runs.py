@@ -1,6 +1,7 @@
 """Where the store has replicas, a tool runs only once a replica knows that it does: else another proxy could run it too
 after the store's server was lost."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -74,6 +75,9 @@ async def test_no_worker_has_a_call_whose_claim_is_unconfirmed(
     one = await save(proxy.store, "t1", call=WORKERS)
     with stopped():
         assert await proxy.store.claim("one", [one.name], lease=60, worker="w") is not None
+        sync = asyncio.ensure_future(proxy.store.sync())
+        assert await proxy.store.session("one") is None
+        assert not sync.done()  # it makes nobody else wait
         with pytest.raises(NotDurable):
-            await proxy.store.sync()
+            await sync
     await proxy.store.sync()

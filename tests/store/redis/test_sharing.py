@@ -125,6 +125,26 @@ async def test_events_that_a_long_stream_has_dropped_are_told(stores: Stores, mo
         assert await two.events(after=events[0].event_id, session=session) == events[1:]
 
 
+async def test_events_of_all_sessions_tell_that_one_session_has_dropped_some(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    monkeypatch.setattr(transaction, "MAX_EVENTS", 5)
+    await one.put_policy("other", Policy())
+    first = await two.last_event_id()
+    for _ in range(7):
+        await one.put_policy("one", Policy())
+    with pytest.raises(CursorLost):
+        await two.events(after=first)
+    with pytest.raises(CursorLost):
+        await two.events(after=first, limit=1)
+    assert len(await two.events(after=None)) == 6
+    last = (await two.events(after=None))[1].event_id
+    assert len(await two.events(after=last)) == 4
+    await one.delete_session("one")  # its events are deleted, not lost
+    assert [event.type for event in await two.events(after=first)] == ["session.deleted"]
+
+
 async def test_leases_run_by_the_server_s_clock_whatever_a_proxy_s_own_says(stores: Stores) -> None:
     one, two = stores
     await save(one, "t1", call=WORKERS)
