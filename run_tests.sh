@@ -53,8 +53,9 @@ if [ "${1-}" = --checks ]; then
 fi
 if [ $# -eq 0 ]; then
     checks
-    step bounded 1200 python -m pytest --numprocesses auto -m "not e2e" --ignore tests/e2e
-    step bounded 2700 python -m pytest -m "e2e and not long" # one after the other: they start processes of their own
+    # Neighbours share what a module or a session has started: each process keeps to its half, and then takes of the other.
+    step bounded 1200 python -m pytest --numprocesses auto --dist worksteal -m "not e2e" --ignore tests/e2e
+    step bounded 2700 python -m pytest --numprocesses auto --dist worksteal -m "e2e and not long"
     exit
 fi
 exec "$venv/bin/python" -m pytest "$@"

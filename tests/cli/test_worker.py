@@ -23,6 +23,11 @@ import asyncio
 import pathlib
 import time
 
+from addon import exiting
+from addon.cli import worker_client
+
+exiting.GRACE = worker_client.GRACE = 0.5  # tests wait for them
+
 def get_weather(city: str) -> dict[str, object]:
     """The weather of a city.
 

@@ -1,6 +1,7 @@
 """The published gemini-cli, unmodified, whose questions are answered by loops. It takes the usage of an answer for the
 size of its context, and compresses its history or stops if the context grows too large."""
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -100,7 +101,10 @@ def test_a_chat_goes_on_after_nine_rounds_with_its_history_as_it_was(proxy: Prox
         terminal.wait_for("repeat the results", after=mark)
 
         def sent() -> bool:
-            terminal.press("\r")  # the first may be taken for a part of what was pasted
+            # The first may be taken for a part of what was pasted; two at once would ask twice.
+            terminal.press("\r")
+            with contextlib.suppress(TimeoutError):
+                until(lambda: large.requests, "the question is there", 2)
             return bool(large.requests)
 
         until(sent, "the question is sent")

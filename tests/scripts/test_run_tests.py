@@ -34,11 +34,11 @@ def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
         "ruff format --quiet --check .",
         "mypy",
         "lint-imports --no-logo",
-        "bounded 1200 python -m pytest --numprocesses auto -m not e2e --ignore tests/e2e",
-        "bounded 2700 python -m pytest -m e2e and not long",
+        "bounded 1200 python -m pytest --numprocesses auto --dist worksteal -m not e2e --ignore tests/e2e",
+        "bounded 2700 python -m pytest --numprocesses auto --dist worksteal -m e2e and not long",
     ]
-    assert out[-2].endswith("python -m pytest --numprocesses auto -m not e2e --ignore tests/e2e")
-    assert out[-1].endswith("python -m pytest -m e2e and not long")
+    assert out[-2].endswith("python -m pytest --numprocesses auto --dist worksteal -m not e2e --ignore tests/e2e")
+    assert out[-1].endswith("python -m pytest --numprocesses auto --dist worksteal -m e2e and not long")
 
 
 def test_the_checks_run_without_the_tests(made: Checkout) -> None:

@@ -7,6 +7,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from addon import exiting
+from addon.loop import executors
+
+exiting.GRACE = 0.5  # tests wait for them
+executors._GRACE = 0.5
+
 
 async def swallow(file: str) -> None:
     """Swallow each cancellation."""
