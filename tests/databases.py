@@ -36,6 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    database_in(path.parent)
     store = SqliteStore(path)
     await store.open()
     yield store

@@ -53,6 +53,7 @@ def test_a_scope_that_there_is_not_is_a_wrong_option(cli: Cli) -> None:
     assert "--scope" in cli("token", "new", status=2).stderr
 
 
+@pytest.mark.e2e
 def test_nothing_heavy_is_imported_for_it() -> None:
     code = (
         "import sys; from addon.cli.app import app; app(['token'], standalone_mode=False); "

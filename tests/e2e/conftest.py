@@ -63,7 +63,8 @@ def shared_looper(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw:
     server = processes.Process("MCP server", [sys.executable, MCP_SERVER, str(port)], processes.environment(folder))
     server.wait_for("running on")
     web = {"url": f"http://127.0.0.1:{port}/mcp", "prefix": "web_"}
-    proxy = looping_proxy(folder, strict.url, raw.url, mcp=mcp_file(folder, local=MCP_STDIO, web=web))
+    servers = mcp_file(folder, local=MCP_STDIO, web=web)
+    proxy = looping_proxy(folder, strict.url, raw.url, mcp=servers, early=FOLDER / "scripts" / "quick.py")
     yield proxy
     proxy.stop()
     server.stop()

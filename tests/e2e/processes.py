@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 """Seconds that anything may take: no test comes near, but a busy machine may."""
 
 live: list["Process"] = []

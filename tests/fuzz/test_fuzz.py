@@ -24,7 +24,7 @@ async def store() -> AsyncIterator[Store]:
     await store.close()
 
 
-_TRIES = {"control": 20, "doors": 15, "loops": 25}
+_TRIES = {"control": 10, "doors": 10, "loops": 15}
 """Of those whose tries take longest."""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -254,7 +255,10 @@ async def claim_soon(proxy: Proxy, *, worker: str, lease: float) -> Call:
 
 
 @pytest.mark.parametrize("lease", [0.15, 0.3])
-async def test_a_call_of_a_worker_that_died_is_another_s_with_the_whole_time(proxy: Proxy, lease: float) -> None:
+async def test_a_call_of_a_worker_that_died_is_another_s_with_the_whole_time(
+    leaping: None, proxy: Proxy, lease: float
+) -> None:
+    proxy.store.uptime = time.monotonic
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.2, "redeliver": True}))
     answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))

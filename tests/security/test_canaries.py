@@ -197,6 +197,7 @@ def test_no_canary_is_in_anything_that_is_written(proxy: Proxy, upstream: Leaky,
         assert found == {}, name
 
 
+@pytest.mark.e2e
 async def test_the_passwords_of_proxies_are_known_to_be_secrets(tmp_path: Path) -> None:
     given = {"upstream_auth": "someone:canary-upstream-7320", "proxyauth": "me:canary-proxyauth-7321"}
     async with Proxied(tmp_path, "http://127.0.0.1:9", mitm=given):

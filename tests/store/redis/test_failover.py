@@ -15,6 +15,8 @@ from tests.store import servers
 from tests.store.records import save
 from tests.store.routes import Route
 
+pytestmark = pytest.mark.e2e
+
 SOON = 30.0
 
 

@@ -156,6 +156,7 @@ async def test_leases_run_by_the_server_s_clock_whatever_a_proxy_s_own_says(stor
     assert abs(claimed.lease_until - 60.0 - now[0]) < 30
 
 
+@pytest.mark.e2e
 async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):
