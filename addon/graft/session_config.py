@@ -1,5 +1,6 @@
 """The configuration of one session: its policy over the proxy's options, and its toolset made ready."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from addon.core.history.placeholder import Placeholder
 from addon.core.history.rewrite_rules import RewriteRules
 from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
-from store.base import Store
+from store.base import Store, StoreUnavailable
 from store.budget import Budget, Share
 from store.models import Policy, Snapshot, Toolset
 
@@ -64,27 +65,43 @@ def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Doc
     return [declaration for declaration in shared if declaration["name"] not in own]
 
 
+_PATIENCE = 0.05
+"""Seconds that a request waits for a store that may be gone, if its session had no tools when the store last said."""
+
 _SIZE = 2048
 """The approximate memory use of a configuration in bytes, besides its own tools."""
 
 
 class SessionConfigs:
     """The configurations of a store's sessions, each rebuilt when its session's version changes. `shared`: declarations
-    that every session has besides its own. A session with an empty toolset has none of them, and strips everything."""
+    that every session has besides its own. A session with an empty toolset has none of them, and strips everything.
+
+    Where the store must be awaited, sessions without tools are remembered as well (None): an outage does not concern
+    them."""
 
     def __init__(self, store: Store, settings: Settings, budget: Budget, shared: Sequence[Document] = ()) -> None:
         self.store = store
         self.settings = settings
         self.placeholder = Placeholder(settings.placeholder)
-        self._configs: Share[str, SessionConfig] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
+        self._configs: Share[str, SessionConfig | None] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
+        self._overdue: asyncio.Future[Snapshot] | None = None
+        """A read that a request no longer waits for. Until it has ended, no other session without tools waits."""
         self.share(shared)
 
     async def of(self, session: str) -> SessionConfig | None:
         """Returns None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
-        snapshot = await self.store.snapshot(session)
+        if session in self._configs and self._configs.peek(session) is None:
+            snapshot = await self._snapshot_soon(session)
+            if snapshot is None:
+                return None
+        else:
+            snapshot = await self.store.snapshot(session)
         toolset = snapshot.record.toolset if snapshot.record is not None else None
         if toolset is None and not self.shared:
-            self._configs.pop(session)
+            if self.store.suspends:
+                self._configs.put(session, None, len(session))
+            else:
+                self._configs.pop(session)
             return None
         config = self._configs.get(session)
         if config is None or config.version != snapshot.version:
@@ -94,6 +111,21 @@ class SessionConfigs:
             config = dataclasses.replace(config, revision=snapshot.revision)
             self._configs.replace(session, config)
         return config
+
+    async def _snapshot_soon(self, session: str) -> Snapshot | None:
+        """The snapshot; None if the store does not give it at once."""
+        if self._overdue is not None and not self._overdue.done():
+            return None
+        reading = asyncio.ensure_future(self.store.snapshot(session))
+        reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # maybe nobody waits for it
+        await asyncio.wait({reading}, timeout=_PATIENCE)
+        if not reading.done():
+            self._overdue = reading
+            return None
+        try:
+            return reading.result()
+        except StoreUnavailable:
+            return None
 
     def share(self, declarations: Sequence[Document]) -> None:
         """Replace the tools that every session has."""

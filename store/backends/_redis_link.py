@@ -102,6 +102,7 @@ class Node:
         """Close all connections: the next commands open others."""
         if self._opening is not None:
             self._opening.cancel()
+            self._opening = None
         if self._reader is not None:
             self._reader.close()
         self._drop()
@@ -129,10 +130,16 @@ class Node:
         return await self._wire.send(commands)
 
     def _opened(self, opening: asyncio.Task[Wire]) -> None:
-        self._opening = None
-        if not opening.cancelled() and opening.exception() is None:
+        is_needed = self._opening is opening
+        if is_needed:
+            self._opening = None
+        if opening.cancelled() or opening.exception() is not None:
+            return
+        if is_needed:
             self._wire = opening.result()
             self._wire.on_write = self._on_write
+        else:
+            opening.result().close()
 
     async def _run_apart_once(self, commands: Sequence[Command]) -> list[Any]:
         self._idle = [wire for wire in self._idle if wire.is_open]

@@ -10,6 +10,7 @@ import pytest
 
 from store.backends import _breaker as breaker
 from store.backends import _redis_link as links
+from store.backends._redis_wire import Wire
 from store.backends.redis import RedisStore
 from store.base import StoreUnavailable
 from store.factory import open_url
@@ -19,8 +20,7 @@ from tests.store.records import WORKERS, a_call, a_turn, save
 
 
 class Server:
-    def __init__(self, port: int, pid: int) -> None:
-        self.port = port
+    def __init__(self, pid: int) -> None:
         self.pid = pid
 
     def stop(self) -> None:
@@ -37,8 +37,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RedisSto
         opened = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
         assert isinstance(opened, RedisStore)
         await opened.open()
-        ((info),) = await opened.link.run(("INFO", "server"))
-        server = Server(port, int(info["process_id"]))
+        server = Server(servers.pid_of(port))
         await _be_impatient(opened, monkeypatch)
         yield opened, server
         server.go_on()
@@ -89,6 +88,22 @@ async def test_a_server_that_hangs_costs_one_time_out_and_says_when_it_is_tried_
     assert answered.result is None, "an answer that was refused was stored"
     assert (await it.answer("one", call.call_id, result=1))[1]
     await until(lambda: traffic.running == 1)  # the reader's
+
+
+async def test_a_probe_needs_no_connection_that_others_are_still_opening(store: Given) -> None:
+    it, _ = store
+    node = it.link._node
+    assert node is not None
+    node._drop()
+    node._opening = asyncio.ensure_future(_never())
+    node._opening.add_done_callback(node._opened)
+    assert await it.link._probe()
+    await it.snapshot("one")
+
+
+async def _never() -> Wire:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 async def test_a_wait_goes_on_through_an_outage(store: Given) -> None:
