@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from store.backends import _records as records
@@ -214,14 +214,21 @@ class RedisBase(Store):
         self._last_number = max(self._last_number, number + max(len(tx.events) - 1, 0))
         if tx.unknown_changes:
             self._writes.pop(tx.session)
-        elif tx.touched is not None and after:
-            changes = self._writes.get(tx.session) or Changes()
-            changes.note(before, after, *tx.touched)
-            changes.shrink(self._writes.largest // 2)
-            self._writes.put(tx.session, changes, changes.size)
-        if tx.touched is not None or tx.unknown_changes:
             self._note_revision(tx.session, after)
+        elif tx.touched is not None:
+            self._note_change(tx.session, before, after, *tx.touched)
         return {}
+
+    def _note_change(
+        self, session: str, before: int, after: int, turn_ids: Collection[str], keys: Collection[bytes]
+    ) -> None:
+        """This process has written these turns and keys, between these revisions of the session's ledger."""
+        if after:
+            changes = self._writes.get(session) or Changes()
+            changes.note(before, after, turn_ids, keys)
+            changes.shrink(self._writes.largest // 2)
+            self._writes.put(session, changes, changes.size)
+        self._note_revision(session, after)
 
     def _note_revision(self, session: str, revision: int) -> None:
         known = self._revisions.get(session) or 0

@@ -15,6 +15,7 @@ from store.backends._redis_transaction import Stale, Transaction, transact
 from store.base import MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 
+save_note = functools.cache(lambda: Script("_redis_note.lua"))
 look_up = functools.cache(lambda: Script("_redis_look_up.lua"))
 
 
@@ -105,19 +106,18 @@ class RedisLedger(RedisCalls):
         return fresh
 
     async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
-        def compute(tx: Transaction) -> None:
-            found = tx.get("plain", *keys, absent=True)
-            for key, own, known in itertools.zip_longest(keys, [chain], found, fillvalue=b""):
-                if not key and not keys:
-                    continue
-                is_same = not known or chain_of(known) == own
-                tx.do("HSET", "plain", key, note(tx.now.wall, own if is_same else b""))
-            tx.do("HSETNX", "ledger", "oldest", repr(tx.now.wall))
-            tx.due(tx.now.wall + 2 * self.ttl)
-            tx.touch((), keys)
-
-        if keys:
-            await transact(self, session, compute)
+        self.check_writable()
+        if not keys:
+            return
+        of, wall = self.keys.of, self.times().wall
+        names = [of(session, name) for name in ("plain", "ledger", "turns")]
+        times = self._life, repr(wall), repr(wall + 2 * self.ttl), session, note(wall, b"")
+        reply = await self.link.script(
+            save_note(), [self.keys.number, *names, self.keys.due], [*times, chain, *dict.fromkeys(keys)]
+        )
+        now, before, after = map(int, reply)
+        self.link.note_time(now)
+        self._note_change(session, before, after, (), keys)
 
     async def look_up(
         self,
