@@ -14,7 +14,7 @@ BACKENDS = {
     "memory": "store.backends.memory:MemoryStore",
     "sqlite": "store.backends.sqlite:SqliteStore",
     **dict.fromkeys(
-        ("redis", "rediss", "redis+sentinel", "rediss+sentinel"),
+        ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
         "store.backends.redis:RedisStore",
     ),
 }

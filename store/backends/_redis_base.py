@@ -50,7 +50,7 @@ class RedisBase(Store):
         self.secret, self.epoch = b"", ""
         self.link = Link(address)
         self.traffic = self.link.traffic
-        self.keys = Keys(address.prefix)
+        self.keys = Keys(address.prefix, one_slot=address.kind == "cluster")
         if clock is time.time:
             self.clock = self.link.time
         self._clocks = self._new_clocks()

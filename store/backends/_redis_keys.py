@@ -1,4 +1,4 @@
-"""The keys of the Redis backend. Those of a session share a hash tag, and so a node of a cluster."""
+"""The keys of the Redis backend. In a cluster, all share a hash tag: a write touches the session's and shared ones."""
 
 from typing import Final
 
@@ -38,8 +38,9 @@ STAMPED: Final = frozenset({"turn", "call", "cached", "response", "node", "docum
 
 
 class Keys:
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, one_slot: bool = False) -> None:
         self.prefix = prefix
+        self._begin = f"{{{prefix}}}:session:%s:" if one_slot else f"{prefix}:{{%s}}:"
         self.number = self.shared("number")
         """The counter of numbers: of events, versions, revisions and places."""
         self.notices = self.shared("notices")
@@ -64,7 +65,7 @@ class Keys:
         return self.shared(f"call:{call_id}")
 
     def of(self, session: str, name: str) -> bytes:
-        return f"{self.prefix}:{{{session}}}:{name}".encode()
+        return f"{self._begin % session}{name}".encode()
 
     def events(self, session: str) -> bytes:
         """Stream: the session's events."""

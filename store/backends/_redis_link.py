@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import hiredis
 
 from store.backends._breaker import Breaker
+from store.backends._redis_cluster import Owner
 from store.backends._redis_replies import shaped
 from store.backends._redis_url import Address
 from store.backends._redis_wire import PATIENCE, Command, Cut, Wire
@@ -28,7 +29,10 @@ _TRIES = 3
 _PAUSE = 0.02, 0.5
 """Seconds before the second try, at first and at most."""
 
-_NOT_READY = ("LOADING", "MASTERDOWN")
+_PATIENT_TRIES = 20
+"""The same in a cluster, while keys are moved or another primary is elected: `PATIENCE` ends them."""
+
+_NOT_READY = ("LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "ASK ")
 """How replies begin to commands that can be sent later."""
 
 
@@ -41,17 +45,20 @@ class Script:
 class Node:
     """A server, and its connections: a list of commands is run as a whole on one of them.
 
-    `find` returns host and port when a connection is opened: after a failover they are another server's. Commands share
-    one connection, which is kept: what is issued in one turn of the event loop goes out in one write. What makes later
-    commands of its connection wait (`WAIT`, `XREAD` with `BLOCK`) has to run apart, on a connection of its own.
+    `find` returns host and port when a connection is opened: after a failover they are another server's. In a cluster
+    it is the node with the store's slot. Commands share one connection, which is kept: what is issued in one turn of
+    the event loop goes out in one write. What makes later commands of its connection wait (`WAIT`, `XREAD` with
+    `BLOCK`) has to run apart, on a connection of its own.
 
     Commands are sent again if their connection is cut: each of them must be one that may run twice.
     """
 
     def __init__(self, address: Address, find: Callable[[], Any], *, moves: bool, on_write: Callable[[], None]) -> None:
         self._address = address
-        self._find = find
+        self._owner = Owner(address, self._connect) if address.kind == "cluster" else None
+        self._find = self._owner.find if self._owner else find
         self._moves = moves
+        self._tries = _PATIENT_TRIES if self._owner else _TRIES
         self._on_write = on_write
         self._wire: Wire | None = None
         self._opening: asyncio.Task[Wire] | None = None
@@ -89,6 +96,7 @@ class Node:
             self._reader = await self._open(patience=seconds + PATIENCE)
         (reply,) = await self._reader.exchange([command])
         if isinstance(reply, hiredis.ReplyError):
+            self._must_repeat([reply])  # the next call may have to go to another server
             self._reader.close()
             raise reply
         return reply
@@ -108,14 +116,14 @@ class Node:
         self._drop()
 
     async def _repeat(self, run: Callable[[], Any]) -> list[Any]:
-        for attempt in range(_TRIES):
+        for attempt in range(self._tries):
             try:
                 replies: list[Any] = await run()
-                if attempt == _TRIES - 1 or not self._must_repeat(replies):
+                if attempt == self._tries - 1 or not self._must_repeat(replies):
                     return replies
             except (OSError, hiredis.ReplyError) as error:
                 refused = isinstance(error, hiredis.ReplyError) and not str(error).startswith(_NOT_READY)
-                if attempt == _TRIES - 1 or refused or isinstance(error, TimeoutError):
+                if attempt == self._tries - 1 or refused or isinstance(error, TimeoutError):
                     raise
             await asyncio.sleep(random.random() * min(_PAUSE[1], _PAUSE[0] * 2**attempt))
         raise AssertionError("the last try returns or raises")
@@ -127,7 +135,10 @@ class Node:
                 self._opening.add_done_callback(self._opened)
             await asyncio.shield(self._opening)
         assert self._wire is not None
-        return await self._wire.send(commands)
+        replies = await self._wire.send(commands)
+        if self._owner is not None:
+            await self._owner.follow(commands, replies)
+        return replies
 
     def _opened(self, opening: asyncio.Task[Wire]) -> None:
         is_needed = self._opening is opening
@@ -154,6 +165,10 @@ class Node:
         return replies
 
     async def _open(self, patience: float = PATIENCE) -> Wire:
+        host, port = await self._find()
+        return await self._connect(host, port, patience)
+
+    async def _connect(self, host: str, port: int, patience: float = PATIENCE) -> Wire:
         address = self._address
         greeting: list[Command] = []
         if address.password:
@@ -161,7 +176,6 @@ class Node:
         greeting.append(("CLIENT", "SETNAME", "toolgraft"))
         if address.database:
             greeting.append(("SELECT", address.database))
-        host, port = await self._find()
         tls = _context(address.ca) if address.tls else None
         return await Wire.open(host, port, *greeting, tls=tls, patience=patience)
 
@@ -169,7 +183,8 @@ class Node:
         """Whether the server is not ready, or no longer the primary: another connection may lead to the next one."""
         for reply in replies:
             if isinstance(reply, hiredis.ReplyError):
-                if self._moves and str(reply).startswith("READONLY"):
+                is_elsewhere = self._owner is not None and self._owner.is_elsewhere(reply)
+                if is_elsewhere or (self._moves and str(reply).startswith("READONLY")):
                     self._drop()
                     return True
                 if str(reply).startswith(_NOT_READY):
@@ -253,12 +268,12 @@ class Link:
         return words.replace(self.address.password, "***") if self.address.password else words
 
     async def run(self, *commands: Command) -> list[Any]:
-        """The answers to these commands, in one round trip. Raises StoreUnavailable. Commands that end with WAIT run on
-        a connection of their own."""
+        """The answers to these commands, in one round trip. Raises StoreUnavailable. Commands with WAIT among them run
+        on a connection of their own."""
         if not commands:
             return []
         async with self._using() as node:
-            run = node.run_apart if commands[-1][0] == "WAIT" else node.run
+            run = node.run_apart if any(one[0] == "WAIT" for one in commands) else node.run
             return [shaped(*one) for one in zip(commands, await run(commands), strict=True)]
 
     async def script(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> Any:

@@ -1,7 +1,8 @@
-"""The URL of a Redis store: one server, or Sentinels.
+"""The URL of a Redis store: one server, Sentinels, or nodes of a cluster.
 
     redis://[USER@]HOST[:PORT][/DATABASE][?prefix=NAME]
     redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT],…/SERVICE[/DATABASE][?prefix=NAME]
+    redis+cluster://[USER@]HOST[:PORT],HOST[:PORT],…[?prefix=NAME]
 
 With `rediss` instead of `redis`, connections use TLS; `?ca=FILE` names the authorities to trust. The password is never
 in the URL, which process lists show: it is taken from the environment.
@@ -18,7 +19,7 @@ PASSWORD = "TOOLGRAFT_REDIS_PASSWORD"
 _FORMS = "use redis://HOST:PORT/DATABASE, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT"
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
-Kind = Literal["server", "sentinel"]
+Kind = Literal["server", "sentinel", "cluster"]
 
 
 class Address(NamedTuple):
@@ -66,7 +67,11 @@ def read(url: str, environ: Mapping[str, str]) -> Address:
     if not _PREFIX.fullmatch(prefix):
         raise ValueError("prefix must consist of letters, digits and _ . : -")
     if kind == "server" and len(addresses) > 1:
-        raise ValueError("several hosts are for redis+sentinel://")
+        raise ValueError("several hosts are for redis+sentinel:// and redis+cluster://")
+    if kind == "cluster" and database:
+        raise ValueError(
+            "a Redis Cluster has no databases but 0: leave the number out, and name stores by ?prefix=NAME"
+        )
     return Address(
         kind=kind,  # type: ignore[arg-type]
         hosts=addresses,

@@ -10,8 +10,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import hiredis
 import pytest
 
 from store.backends.redis import RedisStore
@@ -119,14 +121,85 @@ def shared(program: str) -> int:
 def stop_all() -> None:
     _servers.close()
     shared.cache_clear()
+    shared_cluster.cache_clear()
+
+
+def program_under_test() -> str:
+    return os.environ.get("TOOLGRAFT_TEST_REDIS", "redis-server")
 
 
 def new_url() -> str:
     """The URL of an empty store."""
-    program = os.environ.get("TOOLGRAFT_TEST_REDIS", "redis-server")
-    return f"redis://127.0.0.1:{shared(program)}/0?prefix=t{next(_numbers)}"
+    return f"redis://127.0.0.1:{shared(program_under_test())}/0?prefix=t{next(_numbers)}"
 
 
 def port_of(store: RedisStore) -> int:
     ((_, port),) = store.link.address.hosts
     return port
+
+
+# --- clusters -------------------------------------------------------------------------------------------------
+
+
+def ask(port: int, *command: Any) -> Any:
+    """The reply to one command. Raises ReplyError."""
+    reader = hiredis.Reader(encoding="utf-8")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(hiredis.pack_command(command))
+        while (reply := reader.gets()) is False:
+            if not (data := connection.recv(1 << 16)):
+                raise ConnectionError("the server has closed the connection")
+            reader.feed(data)
+    if isinstance(reply, hiredis.ReplyError):
+        raise reply
+    return reply
+
+
+@contextlib.contextmanager
+def running_cluster(program: str, *options: str, replicas: int = 0) -> Iterator[list[int]]:
+    """The ports of three primaries, then of as many replicas of the first."""
+    flags = "--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *options
+    with contextlib.ExitStack() as stack:
+        ports, buses = [], []
+        for _ in range(3 + replicas):
+            buses.append(free_port())
+            ports.append(stack.enter_context(running(program, *flags, "--cluster-port", str(buses[-1]))))
+        share = 16384 // 3
+        for at, port in enumerate(ports):
+            ask(port, "CLUSTER", "SET-CONFIG-EPOCH", at + 1)
+            if at < 3:
+                ask(port, "CLUSTER", "ADDSLOTSRANGE", at * share, (at + 1) * share - 1 if at < 2 else 16383)
+            ask(ports[0], "CLUSTER", "MEET", "127.0.0.1", port, buses[at])
+        first = ask(ports[0], "CLUSTER", "MYID")
+        until(lambda: all(f"cluster_known_nodes:{len(ports)}" in ask(one, "CLUSTER", "INFO") for one in ports))
+        until(lambda: all(first in ask(one, "CLUSTER", "NODES") for one in ports))
+        for port in ports[3:]:
+            ask(port, "CLUSTER", "REPLICATE", first)
+        until(lambda: all(is_ready(one, replicas) for one in ports))
+        yield ports
+
+
+def is_ready(port: int, replicas: int) -> bool:
+    """Whether this node knows an owner of each slot, and all replicas of the first."""
+    described = [nodes for _, _, *nodes in ask(port, "CLUSTER", "SLOTS")]
+    whole = "cluster_state:ok" in ask(port, "CLUSTER", "INFO")
+    return whole and len(described) == 3 and sum(len(nodes) - 1 for nodes in described) == replicas
+
+
+def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError("this did not happen in time")
+        time.sleep(0.02)
+
+
+@functools.cache
+def shared_cluster(program: str) -> list[int]:
+    return _servers.enter_context(running_cluster(program))
+
+
+def new_cluster_url() -> str:
+    """The URL of an empty store in a cluster."""
+    ports = shared_cluster(program_under_test())
+    return f"redis+cluster://127.0.0.1:{ports[0]}?prefix=t{next(_numbers)}"

@@ -48,7 +48,13 @@ def test_a_store_can_be_asked_for_read_only() -> None:
     "url",
     [
         *("redis://", "redis:///0", "redis://h/x", "redis://h/0/1", "redis://a,b", "redis://h:x", "redis+sentinel://h"),
-        *("redis+cluster://h", "redis://h?db=1", "redis://h?prefix={x}", "redis://me:s3cr3t@h"),
+        *(
+            "redis+cluster://h/1",
+            "redis+cluster://h/name",
+            "redis://h?db=1",
+            "redis://h?prefix={x}",
+            "redis://me:s3cr3t@h",
+        ),
     ],
 )
 def test_a_redis_url_that_does_not_fit_is_refused_without_its_secrets(url: str) -> None:
@@ -64,6 +70,7 @@ def test_a_redis_url_that_does_not_fit_is_refused_without_its_secrets(url: str) 
         ("rediss://me@h:1/2?ca=/etc/ca.pem&prefix=one", (("h", 1),)),
         ("redis+sentinel://a,b:1/name", (("a", 26379), ("b", 1))),
         ("rediss+sentinel://[::1]:5/name/3", (("::1", 5),)),
+        ("redis+cluster://a,b:1/0", (("a", 6379), ("b", 1))),
     ],
 )
 def test_a_redis_url_names_hosts_database_and_prefix(url: str, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
