@@ -6,8 +6,11 @@ import fcntl
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
+
+NAME = "toolgraft-disk"
+"""The name of the threads."""
 
 
 def flush(file: int) -> None:
@@ -18,89 +21,90 @@ def flush(file: int) -> None:
         os.fdatasync(file)
 
 
-class DiskThread[T]:
-    """Calls `work` with batches of items, one batch at a time, in a thread. A batch is all that was added in the same
-    turn of the event loop, or while the batch before it was worked on.
+def disk_thread() -> "DiskThread":
+    """The thread of the running event loop. It ends when nobody has the event loop any more."""
+    loop = asyncio.get_running_loop()
+    if (thread := _threads.get(loop)) is None:
+        thread = _threads[loop] = DiskThread()
+    return thread
 
-    An executor, with a task for each batch, takes more than twice the CPU. The thread begins with the first item, and
-    ends with `close`, or when nobody has the object any more.
+
+class DiskThread:
+    """Calls functions in a thread, in batches, one batch at a time. A batch is all that was begun in the same turn of
+    the event loop, or during the batch before it: to give way to a thread takes a busy event loop more CPU than the
+    flushes do.
+
+    An executor, with a task for each batch, takes more than twice the CPU. The thread starts with the first function,
+    and ends when nobody has the object any more.
     """
 
-    def __init__(self, name: str, work: Callable[[list[T]], None]) -> None:
-        self._name = name
-        self._work = work
-        self._next: list[tuple[T, asyncio.Future[None]]] = []
+    def __init__(self) -> None:
+        self._next: list[_Work] = []
         self._is_due = False  # or worked on
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._is_closed = False
         weakref.finalize(self, self._jobs.put, None)
 
-    async def add(self, item: T) -> None:
-        """Return when `work` has returned. Raises what `work` raises, and OSError if there can be no thread."""
-        await self.begin(item)
-
-    def begin(self, item: T) -> asyncio.Future[None]:
-        """As `add`, to be awaited later, or not at all."""
+    def begin(self, function: Callable[[], None]) -> asyncio.Future[None]:
+        """Done when the function has returned. Raises what the function raises, and OSError if there can be no thread.
+        Equal functions in one batch are called once."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
-        self._next.append((item, waiter))
+        self._next.append((function, waiter))
         if not self._is_due:
             self._is_due = True
             loop.call_soon(self._begin, loop)
         waiter.add_done_callback(_retrieve)
         return waiter
 
-    def close(self) -> None:
-        """End the thread, and wait for it. What was added and is not begun fails."""
-        self._is_closed = True
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
-
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._next = self._next, []
         try:
             self._start()
         except OSError as error:
-            self._finish(batch, error, loop)
+            self._finish(batch, {function: error for function, _ in batch}, loop)
             return
         self._jobs.put(lambda: self._do(batch, loop))
 
     def _start(self) -> None:
-        if self._is_closed:
-            raise OSError(f"the thread {self._name} has ended")
         if self._thread is None:
-            thread = threading.Thread(target=_run, args=(self._jobs,), name=self._name, daemon=True)
+            thread = threading.Thread(target=_run, args=(self._jobs,), name=NAME, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # there are too many
                 raise OSError(str(error)) from error
             self._thread = thread
 
-    def _do(self, batch: list[tuple[T, asyncio.Future[None]]], loop: asyncio.AbstractEventLoop) -> None:
-        error: Exception | None = None
-        try:
-            self._work([item for item, _ in batch])
-        except Exception as raised:
-            error = raised
+    def _do(self, batch: "list[_Work]", loop: asyncio.AbstractEventLoop) -> None:
+        outcomes = {function: _outcome(function) for function in dict.fromkeys(function for function, _ in batch)}
         with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(self._finish, batch, error, loop)
+            loop.call_soon_threadsafe(self._finish, batch, outcomes, loop)
 
-    def _finish(
-        self, batch: list[tuple[T, asyncio.Future[None]]], error: Exception | None, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def _finish(self, batch: "list[_Work]", outcomes: "_Outcomes", loop: asyncio.AbstractEventLoop) -> None:
         self._is_due = bool(self._next)
         if self._is_due:
             self._begin(loop)
-        for _, waiter in batch:
+        for function, waiter in batch:
             if waiter.done():  # it was cancelled
                 continue
-            if error is None:
+            if (error := outcomes[function]) is None:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
+
+
+type _Work = tuple[Callable[[], None], asyncio.Future[None]]
+type _Outcomes = Mapping[Callable[[], None], Exception | None]
+
+_threads: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, DiskThread] = weakref.WeakKeyDictionary()
+
+
+def _outcome(function: Callable[[], None]) -> Exception | None:
+    try:
+        function()
+    except Exception as error:
+        return error
+    return None
 
 
 def _retrieve(waiter: asyncio.Future[None]) -> None:

@@ -4,8 +4,8 @@ A line is on disk before its action starts (unless `graft_durability` is `proces
 is not done, and an action that a crash or a power failure interrupts is in the log. If the action fails later, a second
 line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a thread.
 
-Results of calls are frequent. Their lines are written before them too, but are flushed while the store is: they are on
-disk before the result is acknowledged.
+Results of calls are frequent. Their lines are written before them too, but are flushed together with the store: they
+are on disk before the result is acknowledged.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +26,6 @@ from addon.web.problems import Problem
 from addon.web.token import flush_names, make_folder
 from store import disk
 from store.base import NotDurable
-from store.disk import DiskThread
 
 logger = logging.getLogger("toolgraft")
 
@@ -43,7 +42,6 @@ class Audit:
         self._path = str(state / FILE)
         self._durable = durable
         self._file: _LogFile | None = None
-        self._disk = DiskThread("toolgraft-audit", _flush)
 
     @asynccontextmanager
     async def action(
@@ -59,7 +57,7 @@ class Audit:
         try:
             try:
                 file = self._append(_line(entry_id, caller, name, details))
-                flush = self._disk.begin(file) if self._durable else None
+                flush = disk.disk_thread().begin(file.write_to_disk) if self._durable else None
                 if flush_first and flush is not None:
                     await flush
             except OSError as error:
@@ -130,11 +128,6 @@ class _LogFile:
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mode, status.st_uid
-
-
-def _flush(files: Sequence[_LogFile]) -> None:
-    for file in dict.fromkeys(files):
-        file.write_to_disk()
 
 
 def _line(entry_id: str, access: Access, action: str, details: dict[str, Any]) -> bytes:

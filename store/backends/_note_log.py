@@ -3,7 +3,7 @@ database, which the next start reads if the process is killed.
 
 A transaction for each note would cost the proxy more than the rest of an answer without calls. Appending a note to a
 file costs a hundredth of that, and a kill loses nothing that was appended. The file need not survive a power failure:
-`sync` first writes the notes to the database.
+a turn is saved together with the notes before it.
 """
 
 import contextlib

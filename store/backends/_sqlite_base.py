@@ -202,7 +202,6 @@ class SqliteBase(Waits):
         if not self.read_only:
             self._check_files()
         if self._syncs is not None and self.durability == "power":
-            await self._write_notes()
             await self._syncs.sync()
 
     def _changes(self) -> int:

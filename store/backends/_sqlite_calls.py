@@ -25,6 +25,11 @@ MAY_BE_LOST = """
 
 
 class SqliteCalls(SqliteBase):
+    def _update(self) -> Transaction:
+        """A write of calls alone. It does not take the pending notes along: look-ups find the same without it, and with
+        every result notes would be written a few at a time."""
+        return Transaction(self, with_notes=False)
+
     async def call(self, session: str, call_id: str) -> Call:
         return self._call(call_id, session)
 
@@ -72,7 +77,7 @@ class SqliteCalls(SqliteBase):
     async def answer(
         self, session: str, call_id: str, *, result: Any = None, error: str | None = None
     ) -> tuple[Call, bool]:
-        with Transaction(self) as tx:
+        with self._update() as tx:
             call = self._call(call_id, session)
             if (answer := states.answered(call, result=result, error=error, now=tx.times)) is None:
                 return call, False
@@ -81,7 +86,7 @@ class SqliteCalls(SqliteBase):
 
     def _change(self, session: str, call_id: str, change: Callable[[Call, Now], Call | None]) -> Call:
         """Replace the call by the result of `change(call, now)`, unless it is None. Returns the current call."""
-        with Transaction(self) as tx:
+        with self._update() as tx:
             call = self._call(call_id, session)
             if (after := change(call, tx.times)) is None:
                 return call
@@ -95,7 +100,7 @@ class SqliteCalls(SqliteBase):
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
-        with Transaction(self) as tx:
+        with self._update() as tx:
             now = tx.times
             while (call := self._claimable(session, names, now.steady)) is not None:
                 lost = states.lost(call, proxies=self._proxies(now.steady), now=now)
@@ -135,7 +140,7 @@ class SqliteCalls(SqliteBase):
         return states.lease_left(self._call(call_id, session), steady=self._clocks.steady())
 
     async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        with Transaction(self) as tx:
+        with self._update() as tx:
             call = states.renewed(self._call(call_id, session), worker=worker, lease=lease, now=tx.times)
             put_call(tx, call, quietly=lease > 0)
         return call
@@ -174,7 +179,7 @@ class SqliteCalls(SqliteBase):
         states.check_lease(lease)
         self._check_files()
         self._leases[proxy_id] = self._clocks.steady() + lease
-        with Transaction(self) as tx:
+        with self._update() as tx:
             _saw_proxy(tx, proxy_id)
 
     async def drop(self, proxy_id: str) -> list[Call]:
@@ -201,7 +206,7 @@ class SqliteCalls(SqliteBase):
         """Settle the lost calls among the records that `find` returns, given the proxies with a lease. `without`: the
         proxy whose lease ends now."""
         settled = []
-        with Transaction(self) as tx:
+        with self._update() as tx:
             now = tx.times
             proxies = self._proxies(now.steady) - {without}
             for known in records.read_all(Call, [record for (record,) in find(tx, proxies)]):

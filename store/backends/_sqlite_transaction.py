@@ -22,7 +22,8 @@ PAGES = 4
 
 class Transaction:
     """An atomic write, with its events, and with the notes that are not in the database yet: they are visible in the
-    transaction, and no later write survives without them. Waiters are woken after the commit.
+    transaction, and it does not survive without them. Waiters are woken after the commit. `with_notes` False: only for
+    writes that add nothing to look-ups.
 
     Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, any exception rolls back.
     """

@@ -1,10 +1,11 @@
-"""Makes commits safe from a power failure: an fsync of SQLite's write-ahead log, in a thread of its own.
+"""Makes commits safe from a power failure: an fsync of SQLite's write-ahead log, in the thread for the disk.
 
 Commits do not wait for the disk (`synchronous` is NORMAL): an fsync takes milliseconds and would block the event loop.
 Callers await `sync` before they acknowledge a write, and concurrent callers share one fsync.
 """
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,39 +19,47 @@ class Syncs:
     def __init__(self, log: Path, written: Callable[[], int]) -> None:
         self._log = log
         self._written = written
-        self._safe = written()  # from here on, only the thread changes these three
+        self._target = self._safe = written()
+        self._lock = threading.Lock()  # of the following
         self._file: int | None = None
         self._failure: OSError | None = None
-        self._thread = disk.DiskThread("toolgraft-sync", self._flush)
+        self._is_closed = False
 
     async def sync(self) -> None:
         """Return once all earlier writes are safe. Raises NotDurable."""
         target = self._written()
         if self._safe >= target:
             return
+        self._target = target
         try:
-            await self._thread.add(target)
+            await disk.disk_thread().begin(self._flush)
         except OSError as error:
             raise NotDurable(f"{self._log}: {error}") from error
 
-    def _flush(self, targets: list[int]) -> None:
-        """Make these writes safe, which are in the log."""
-        if self._failure is not None:
-            # The kernel may have dropped the data that it could not write: a later successful fsync proves nothing.
-            raise self._failure
-        if self._safe >= max(targets):
-            return
-        try:
-            if self._file is None:
-                self._file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-            disk.flush(self._file)
-        except OSError as error:
-            self._failure = error
-            raise
-        self._safe = max(targets)
+    def _flush(self) -> None:
+        """Make the writes up to the target safe, which are in the log."""
+        with self._lock:
+            target = self._target
+            if self._failure is not None:
+                # The kernel may have dropped the data that it could not write: a later successful fsync proves nothing.
+                raise self._failure
+            if self._safe >= target:
+                return
+            if self._is_closed:
+                raise OSError("closed before its last writes were flushed")
+            try:
+                if self._file is None:
+                    self._file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+                disk.flush(self._file)
+            except OSError as error:
+                self._failure = error
+                raise
+            self._safe = target
 
     def close(self) -> None:
-        self._thread.close()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        """Wait for a flush that is under way. Others fail."""
+        with self._lock:
+            self._is_closed = True
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None

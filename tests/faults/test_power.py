@@ -190,26 +190,28 @@ async def test_a_caller_that_leaves_before_the_line_is_flushed_has_done_nothing(
 async def test_the_line_of_an_answer_is_safe_before_the_answer_is_acknowledged(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its flush goes on beside that of the store."""
+    """Meanwhile the answer is stored already: both are flushed together."""
     may_end, path, flush = threading.Event(), tmp_path / "audit.jsonl", disk.flush
-    log_is_safe = asyncio.Event()
+    flushed: list[str] = []
+    log_is_due = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def slow(file: int) -> None:
-        flush(file)
-        if os.path.samestat(os.fstat(file), path.stat()):
+        is_log = os.path.samestat(os.fstat(file), path.stat())
+        if is_log:
+            loop.call_soon_threadsafe(log_is_due.set)
             assert may_end.wait(5)
-        else:
-            loop.call_soon_threadsafe(log_is_safe.set)
+        flush(file)
+        flushed.append("log" if is_log else "store")
 
     monkeypatch.setattr(disk, "flush", slow)
     answer = asyncio.ensure_future(proxy.answer(0))
-    await asyncio.wait_for(log_is_safe.wait(), 5)
-    await proxy.store.sync()
+    await asyncio.wait_for(log_is_due.wait(), 5)
     assert (await proxy.store.find_call("c0")).status == "done"
     assert not answer.done()
     may_end.set()
     await answer
+    assert flushed == ["log", "store"]
 
 
 async def test_an_answer_whose_audit_line_cannot_be_flushed_is_not_acknowledged(

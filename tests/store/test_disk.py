@@ -1,4 +1,4 @@
-"""Work for the disk: in batches, in a thread that ends."""
+"""Work for the disk: in batches, in a thread that ends with its event loop."""
 
 import asyncio
 import gc
@@ -6,86 +6,85 @@ import threading
 
 import pytest
 
-from store.disk import DiskThread
+from store.disk import NAME, DiskThread, disk_thread
 from tests.store.records import SOON
 
-NAME = "toolgraft-test"
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == NAME}
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == NAME]
+class Notes:
+    """What was called. The thread waits at `wait` for `free`."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.begun, self.free = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+        self.begun.set()
+        assert self.free.wait(SOON)
+
+    def first(self) -> None:
+        self.calls.append("first")
+
+    def second(self) -> None:
+        self.calls.append("second")
+
+    def fail(self) -> None:
+        raise OSError("no space")
 
 
-async def test_what_is_added_meanwhile_is_one_batch() -> None:
-    batches: list[list[int]] = []
-    begun, free = threading.Event(), threading.Event()
-
-    def work(batch: list[int]) -> None:
-        batches.append(batch)
-        begun.set()
-        assert free.wait(SOON)
-
-    disk = DiskThread(NAME, work)
-    waiting = [asyncio.ensure_future(disk.add(number)) for number in (1, 2)]
+async def test_equal_functions_of_a_batch_are_called_once_and_in_their_order() -> None:
+    disk, notes = DiskThread(), Notes()
+    waiting = [disk.begin(notes.wait)]
     async with asyncio.timeout(SOON):
-        while not begun.is_set():  # noqa: ASYNC110 - a thread does it
+        while not notes.begun.is_set():  # noqa: ASYNC110 - a thread does it
             await asyncio.sleep(0.001)
-        waiting += [asyncio.ensure_future(disk.add(number)) for number in (3, 4)]
-        await asyncio.sleep(0)
-        free.set()
+        waiting += [disk.begin(function) for function in (notes.first, notes.second, notes.first)]
+        notes.free.set()
         await asyncio.gather(*waiting)
-    assert batches == [[1, 2], [3, 4]]
-    disk.close()
+        assert notes.calls == ["wait", "first", "second"]
+        await disk.begin(notes.first)
+    assert notes.calls == ["wait", "first", "second", "first"]
 
 
-async def test_an_error_is_raised_for_its_batch_alone() -> None:
-    def work(batch: list[int]) -> None:
-        if 1 in batch:
-            raise OSError("no space")
-
-    disk = DiskThread(NAME, work)
-    for outcome in await asyncio.gather(disk.add(1), disk.add(2), return_exceptions=True):
-        assert isinstance(outcome, OSError)
-    await disk.add(3)
-    disk.close()
+async def test_an_error_is_that_of_its_function_alone() -> None:
+    disk, notes = DiskThread(), Notes()
+    begun = [disk.begin(function) for function in (notes.fail, notes.first, notes.fail)]
+    outcomes = await asyncio.gather(*begun, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OSError, type(None), OSError]
+    await disk.begin(notes.second)
+    assert notes.calls == ["first", "second"]
 
 
 async def test_a_thread_that_cannot_begin_is_an_error_and_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    disk = DiskThread[int](NAME, lambda batch: None)
+    disk, notes = DiskThread(), Notes()
     async with asyncio.timeout(SOON):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", fails)
             with pytest.raises(OSError, match="can't start new thread"):
-                await disk.add(1)
-        await disk.add(2)
-    disk.close()
+                await disk.begin(notes.first)
+        await disk.begin(notes.second)
+    assert notes.calls == ["second"]
 
 
-async def test_what_is_not_begun_when_the_thread_ends_fails() -> None:
-    batches: list[list[int]] = []
-    disk = DiskThread[int](NAME, batches.append)
-    await disk.add(1)
-    late = asyncio.ensure_future(disk.add(2))
-    await asyncio.sleep(0)
-    disk.close()
-    with pytest.raises(OSError, match="has ended"):
-        await asyncio.wait_for(late, SOON)
-    assert batches == [[1]]
-    assert not threads()
+def test_an_event_loop_has_one_thread_which_ends_with_it() -> None:
+    notes = Notes()
+    before = threads()
 
+    async def work() -> set[threading.Thread]:
+        assert disk_thread() is disk_thread()
+        assert threads() <= before, "nothing was begun yet"
+        await disk_thread().begin(notes.first)
+        await disk_thread().begin(notes.second)
+        return threads() - before
 
-@pytest.mark.parametrize("is_closed", [True, False])
-async def test_the_thread_ends_with_its_object(is_closed: bool) -> None:
-    disk = DiskThread[int](NAME, lambda batch: None)
-    assert not threads(), "nothing was added yet"
-    await disk.add(1)
-    (thread,) = threads()
-    if is_closed:
-        disk.close()
-    del disk
+    (thread,) = asyncio.run(work())
     gc.collect()
-    await asyncio.to_thread(thread.join, SOON)
+    thread.join(SOON)
     assert not thread.is_alive()

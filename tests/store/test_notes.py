@@ -134,16 +134,26 @@ async def test_many_notes_are_written_at_once(store: SqliteStore) -> None:
     assert written(store) == MANY
 
 
-async def test_every_write_takes_the_notes_along(store: SqliteStore) -> None:
+async def test_a_write_takes_the_notes_along(store: SqliteStore) -> None:
     await store.save_plain("one", [b"key"])
     await store.put_policy("two", Policy())
     assert (written(store), waiting_bytes(store)) == (1, 0)
 
 
-async def test_an_acknowledgement_covers_the_notes_before_it(store: SqliteStore) -> None:
+async def test_a_turn_takes_the_notes_along(store: SqliteStore) -> None:
     await store.save_plain("one", [b"key"])
+    await save(store, "t1")
+    assert (written(store), waiting_bytes(store)) == (1, 0)
+
+
+async def test_a_result_and_its_acknowledgement_leave_the_notes_for_later(store: SqliteStore) -> None:
+    await save(store, "t1")
+    await store.save_plain("one", [b"key"])
+    waiting = waiting_bytes(store)
+    await store.answer("one", "c-t1", result=1)
     await store.sync()
-    assert written(store) == 1
+    assert (written(store), waiting_bytes(store)) == (0, waiting)
+    assert await plain(store, b"key") == {b"key": b""}
 
 
 async def test_a_closed_store_holds_them_and_leaves_no_other_file(store: SqliteStore, tmp_path: Path) -> None:
