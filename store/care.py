@@ -29,7 +29,6 @@ _MODELS: dict[str, tuple[type[Record], str]] = {
 _DELETE_ORPHANS = (
     "DELETE FROM call WHERE turn NOT IN (SELECT seq FROM turn)",
     "DELETE FROM turn_key WHERE turn NOT IN (SELECT seq FROM turn)",
-    "DELETE FROM request WHERE turn NOT IN (SELECT seq FROM turn)",
     "DELETE FROM given_call WHERE response NOT IN (SELECT seq FROM response)",
     "DELETE FROM unsent WHERE (session, response_id) NOT IN (SELECT session, response_id FROM response)",
     "DELETE FROM conversation WHERE head NOT IN (SELECT seq FROM response)",

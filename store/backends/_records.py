@@ -6,14 +6,15 @@ unreadable: it is left out and logged once, and does not hide other records.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
+import msgspec
 import pydantic_core
 from pydantic import ValidationError
 
 from store.budget import Budget, Share
-from store.models import Call, Record, Response, Session
+from store.models import Call, Record, Response, Session, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,40 @@ def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
         if record is None and log:
             _log(model, text, error)
         return record
+
+
+class TurnState(msgspec.Struct):
+    """What a write to a turn needs to know of its record."""
+
+    created_at: float
+    delivered: bool = False
+    bound: bool = False
+    broke_off: float | None = None
+    proxy_id: str | None = None
+
+
+_state_of = msgspec.json.Decoder(TurnState).decode
+_fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def state_of(text: str) -> TurnState | Turn | None:
+    """The state of a turn, read in a tenth of the time that the whole record takes. None: the record is unreadable."""
+    try:
+        return _state_of(text)
+    except msgspec.MsgspecError:
+        return read(Turn, text)
+
+
+def changed[R: Record](model: type[R], text: str, values: Mapping[str, Any]) -> str | None:
+    """The record's JSON with other values of some fields; the others are copied as they are. None: it is unreadable."""
+    try:
+        fields = _fields_of(text)
+    except msgspec.MsgspecError:
+        record = read(model, text)
+        return None if record is None else record.model_copy(update={**values}).model_dump_json()
+    fields.pop("v", None)
+    fields.update({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()})
+    return msgspec.json.encode(fields).decode()
 
 
 def read_all[R: Record](model: type[R], texts: Iterable[str]) -> Iterator[R]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pydantic_core
 
+from store.backends._records import TurnState
 from store.base import BadCursor, CursorLost, UnknownCall, UnknownResponse, VersionChanged
 from store.models import Call, Page, Response, Session, Turn
 
@@ -46,7 +47,7 @@ def check_version(session: Session | None, name: str, expected: int | None) -> N
         raise VersionChanged(name, current, expected)
 
 
-def replaced(old: Turn | None, new: Turn) -> Turn:
+def replaced(old: Turn | TurnState | None, new: Turn) -> Turn:
     """`new` with the fields that are kept from `old`."""
     if old is None:
         return new
@@ -64,9 +65,18 @@ def broken_off(turn: Turn, *, steady: float) -> Turn | None:
     return turn.model_copy(update={"broke_off": steady})
 
 
+DELIVERED = {"delivered": True, "progress": None}
+"""The changes to a turn whose client has received all of it."""
+
+
 def delivered(turn: Turn) -> Turn | None:
     """The turn after its client has received all of it; None if nothing changes."""
-    return None if turn.delivered else turn.model_copy(update={"delivered": True, "progress": None})
+    return None if turn.delivered else turn.model_copy(update=DELIVERED)
+
+
+def retry_key(turn: Turn) -> bytes | None:
+    """The key by which a retry of its request finds the turn; None: none does."""
+    return None if turn.delivered else turn.request_key or None
 
 
 def can_be_taken_over(

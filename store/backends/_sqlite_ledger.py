@@ -11,7 +11,6 @@ from store.backends import _states as states
 from store.backends._changes import Changes
 from store.backends._sqlite_base import Rows
 from store.backends._sqlite_noting import SqliteNoting
-from store.backends._sqlite_retries import note_request
 from store.backends._sqlite_transaction import Transaction, batches
 from store.base import MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
@@ -22,28 +21,30 @@ class SqliteLedger(SqliteNoting):
         rules.check_calls(turn, calls)
         with Transaction(self) as tx:
             row = tx.db.execute(
-                "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (turn.session, turn.turn_id)
+                "SELECT seq, record, request_key FROM turn WHERE session = ? AND turn_id = ?",
+                (turn.session, turn.turn_id),
             ).fetchone()
-            old = records.read(Turn, row[1]) if row else None
+            old = records.state_of(row[1]) if row else None
             turn = rules.replaced(old, turn)
+            retry_key = rules.retry_key(turn)
             record = turn.model_dump_json()
             stored = records.versioned(record)
             if row is None:
                 seq = tx.db.execute(
-                    "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, stored),
+                    "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record, request_key)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, stored, retry_key),
                 ).lastrowid
                 tx.record(turn.session, "turn.created", record)
             else:
                 seq = row[0]
                 tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, stored, seq))
+                if row[2] != retry_key:  # most writes leave its index alone
+                    tx.db.execute("UPDATE turn SET request_key = ? WHERE seq = ?", (retry_key, seq))
                 if old and old.delivered != turn.delivered:
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
                 tx.record(turn.session, "turn.updated", record)
             self._add_keys(tx.db, turn, seq, keys)
-            if turn.request_key:
-                note_request(tx, seq, turn)
             for call in calls:
                 data = call.model_dump_json()
                 if tx.db.execute(
@@ -138,7 +139,7 @@ class SqliteLedger(SqliteNoting):
             return None
         with Transaction(self) as tx:
             row = tx.db.execute(
-                "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0"
+                "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0 AND user_key <> x''"
                 " AND turn_id NOT IN (SELECT value FROM json_each(?)) ORDER BY seq DESC LIMIT 1",
                 (session, user_key, rules.json_text(list(exclude))),
             ).fetchone()

@@ -12,8 +12,7 @@ from store.backends._sqlite_transaction import Transaction
 from store.models import Call, Document, Turn
 
 BY_KEY = """
-    SELECT turn.seq, turn.record FROM request JOIN turn ON turn.seq = request.turn
-    WHERE request.session = ? AND request.key = ? ORDER BY turn.seq DESC
+    SELECT seq, record FROM turn WHERE session = ? AND request_key = ? ORDER BY seq DESC
 """
 
 
@@ -28,12 +27,17 @@ class SqliteRetries(SqliteCalls):
 
     async def mark_delivered(self, session: str, turn_id: str) -> bool:
         with Transaction(self) as tx:
-            seq, turn = _turn(tx, session, turn_id)
-            if turn is None or (turn := rules.delivered(turn)) is None:
+            row = _row(tx, session, turn_id)
+            if row is None or (state := records.state_of(row[1])) is None or state.delivered:
                 return False
-            _put_turn(tx, seq, turn)
+            seq, text = row
+            if (record := records.changed(Turn, text, rules.DELIVERED)) is None:
+                return False
+            stored = records.versioned(record)
+            tx.db.execute("UPDATE turn SET request_key = NULL, record = ? WHERE seq = ?", (stored, seq))
             tx.db.execute("UPDATE turn_key SET delivered = 1 WHERE turn = ?", (seq,))
-            note_request(tx, seq, turn)
+            tx.touch(session, [turn_id])
+            tx.record(session, "turn.updated", record)
         return True
 
     async def take_over(
@@ -41,7 +45,7 @@ class SqliteRetries(SqliteCalls):
     ) -> tuple[Turn, list[Call]] | None:
         # most requests are sent once: nothing is written for them
         if not request_key or not self._rows(
-            "SELECT 1 FROM request WHERE session = ? AND key = ?", session, request_key
+            "SELECT 1 FROM turn WHERE session = ? AND request_key = ?", session, request_key
         ):
             return None
         with Transaction(self) as tx:
@@ -115,8 +119,14 @@ def forget_answer(tx: Transaction, session: str, response_id: str) -> None:
     tx.db.execute("DELETE FROM unsent WHERE session = ? AND response_id = ?", (session, response_id))
 
 
+def _row(tx: Transaction, session: str, turn_id: str) -> tuple[int, str] | None:
+    statement = "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?"
+    found: tuple[int, str] | None = tx.db.execute(statement, (session, turn_id)).fetchone()
+    return found
+
+
 def _turn(tx: Transaction, session: str, turn_id: str) -> tuple[int, Turn | None]:
-    row = tx.db.execute("SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (session, turn_id)).fetchone()
+    row = _row(tx, session, turn_id)
     return (0, None) if row is None else (row[0], records.read(Turn, row[1]))
 
 
@@ -125,11 +135,3 @@ def _put_turn(tx: Transaction, seq: int, turn: Turn) -> None:
     tx.db.execute("UPDATE turn SET record = ? WHERE seq = ?", (records.versioned(record), seq))
     tx.touch(turn.session, [turn.turn_id])
     tx.record(turn.session, "turn.updated", record)
-
-
-def note_request(tx: Transaction, seq: int | None, turn: Turn) -> None:
-    """Index the turn by the key of its request, until it is delivered."""
-    if turn.delivered:
-        tx.db.execute("DELETE FROM request WHERE turn = ?", (seq,))
-    else:
-        tx.db.execute("INSERT OR IGNORE INTO request VALUES (?, ?, ?)", (turn.session, turn.request_key, seq))

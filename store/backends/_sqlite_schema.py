@@ -117,6 +117,14 @@ MIGRATIONS = (
         UNIQUE (session, response_id)
     );
     """,
+    """
+    DROP INDEX turn_unbound;
+    CREATE INDEX turn_unbound ON turn (session, user_key) WHERE bound = 0 AND user_key <> x'';
+    ALTER TABLE turn ADD COLUMN request_key BLOB;
+    UPDATE turn SET request_key = request.key FROM request WHERE request.turn = turn.seq;
+    DROP TABLE request;
+    CREATE INDEX turn_request ON turn (session, request_key) WHERE request_key IS NOT NULL;
+    """,
 )
 """The script at index n migrates a database from `user_version` n to n + 1.
 
@@ -125,10 +133,10 @@ saving. `call.claimable_at` is the time from which the call can be claimed, or N
 is final. Open calls from before calls had owners belong to the workers if workers ran them, or to a proxy that is gone
 if a loop waited for them or their turn was never delivered.
 
-`request`: the undelivered turns, by the key of their request. `thread.seq` is the `seq` of its first response; threads
-have their own rows because small rows are cheaper to update. `response.record` has no `tools` and `document`, which are
-large, and not needed for a history. `plain_key`: the keys of turns without calls (`_sqlite_notes`); `noted` is in
-hours. It has no index by age, which would double the cost of each note: expiry scans the table. `unsent`: the
+`turn.request_key`: of an undelivered turn, for retries; else NULL. `thread.seq` is the `seq` of its first response;
+threads have their own rows because small rows are cheaper to update. `response.record` has no `tools` and `document`,
+which are large, and not needed for a history. `plain_key`: the keys of turns without calls (`_sqlite_notes`); `noted`
+is in hours. It has no index by age, which would double the cost of each note: expiry scans the table. `unsent`: the
 undelivered answers of front doors."""
 
 VERSION = len(MIGRATIONS)

@@ -10,7 +10,7 @@ from store.base import StoreUnavailable
 from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 
 TABLES = (
-    *("turn_key", "plain_key", "request", "call", "turn", "cached_tools"),
+    *("turn_key", "plain_key", "call", "turn", "cached_tools"),
     *("given_call", "conversation", "response", "thread", "unsent"),
 )
 """The tables with a session's data, except its own record and its events."""

@@ -92,8 +92,7 @@ class SqliteStore(SqliteSessions, SqliteExports, SqliteRetries):
             names = {name for _, name in old}
             turns = (rules.json_text([seq for seq, _ in old]),)
             deleted = self._expire_keys(tx, turns)
-            for table in ("turn_key", "request"):
-                tx.db.execute(f"DELETE FROM {table} WHERE turn IN {LISTED}", turns)
+            tx.db.execute(f"DELETE FROM turn_key WHERE turn IN {LISTED}", turns)
             proxies = self._proxies(tx.times.steady)
             tx.db.execute(
                 f"DELETE FROM proxy WHERE seen_at < ? AND proxy_id NOT IN ({marks_for(proxies)})",

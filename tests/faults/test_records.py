@@ -183,3 +183,18 @@ async def test_the_event_of_a_damaged_record_keeps_its_place(store: SqliteStore,
     events = await store.events(after=None)
     assert events[0].data == {}
     assert await store.events(after=events[0].event_id, limit=1)
+
+
+async def test_a_turn_is_delivered_whatever_else_its_record_holds(store: SqliteStore, path: Path) -> None:
+    """Its other fields are copied, not read."""
+    change(path, "turn", lambda record: {**record, "later": {"n": 2**70}, "usage": "damaged"}, "turn_id = 't1'")
+    change(path, "turn", lambda record: {**record, "usage": [{"n": float("nan")}]}, "turn_id = 't2'")
+    await store.open()
+    for name in ("t1", "t2"):
+        assert await store.mark_delivered("one", name)
+        assert not await store.mark_delivered("one", name)
+        turn = (await store.look_up("one", turn_ids=[name])).turns[name]
+        assert turn.delivered
+        assert turn.visible
+    change(path, "turn", "damaged", "turn_id = 't1'")
+    assert not await store.mark_delivered("one", "t1")

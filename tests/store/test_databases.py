@@ -5,12 +5,14 @@ A file under `databases` is SQL: the tables, their rows, and the pragmas that id
 
 import contextlib
 import json
+import math
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from store.backends._sqlite_file import create
 from store.backends._sqlite_schema import MIGRATIONS
 from store.backends.sqlite import SqliteStore
 from store.models import Executor, Response, Session, Status, ToolRules, Toolset, Turn
@@ -149,4 +151,31 @@ async def test_a_database_of_the_first_versions_keeps_what_it_has_and_takes_what
         response = Response(response_id=f"r{number}", session="one", previous=previous, created_at=NOW)
         await store.add_response(response)
     assert [response.response_id for response in await store.history("one", "r1")] == ["r0", "r1"]
+    await store.close()
+
+
+async def test_an_answer_that_broke_off_before_the_migration_is_taken_over_once(tmp_path: Path) -> None:
+    """Undelivered turns had a table of their own until version 10."""
+    path = tmp_path / "graft.db"
+    turn = Turn(turn_id="t1", session="one", visible=[], steps=[], request_key=b"k", proxy_id="p0", created_at=NOW)
+    delivered = turn.model_copy(update={"turn_id": "t2", "delivered": True})
+    broken = turn.model_copy(update={"broke_off": 1.0})
+    with contextlib.closing(create(path, 10)) as db:
+        db.executemany(
+            "INSERT INTO turn (seq, session, turn_id, user_key, bound, created_at, record)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (1, "one", "t1", b"", False, NOW, broken.model_dump_json()),
+                (2, "one", "t2", b"", False, NOW, delivered.model_dump_json()),
+            ],
+        )
+        db.executemany("INSERT INTO request VALUES (?, ?, ?)", [("one", b"k", 1), ("one", b"gone", 7)])
+    store = SqliteStore(path, clock=lambda: NOW)
+    await store.open()
+    found = await store.take_over("one", b"k", window=math.inf, proxy_id="p1")
+    assert found is not None
+    assert found[0].turn_id == "t1"
+    assert await store.mark_delivered("one", "t1")
+    assert not await store.mark_delivered("one", "t1")
+    assert await store.take_over("one", b"k", window=math.inf, proxy_id="p1") is None
     await store.close()
