@@ -37,7 +37,7 @@ def _servers() -> Iterator[None]:
     servers.stop_all()
 
 
-@pytest.fixture(params=[*sorted(URLS), pytest.param("redis-cluster", marks=pytest.mark.long)])
+@pytest.fixture(params=[*sorted(URLS), pytest.param("redis-cluster", marks=[pytest.mark.e2e, pytest.mark.long])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
     url = URLS[request.param](tmp_path) if request.param in URLS else servers.new_cluster_url()
     store = open_url(url, ttl=TTL, clock=clock, uptime=clock)

@@ -155,6 +155,7 @@ def move(ports: list[int], slot: int, source: int, target: int) -> None:
     end_of_move(ports, slot, source, target)
 
 
+@pytest.mark.e2e
 @pytest.mark.long
 async def test_a_replica_takes_over_and_has_what_it_confirmed() -> None:
     with servers.running_cluster(servers.program_under_test(), replicas=1) as ports:

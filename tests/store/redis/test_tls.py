@@ -1,10 +1,13 @@
 """TLS to Redis, with a user of its own: its certificate is checked."""
 
+import asyncio
+import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from store.backends._redis_wire import Wire
 from store.base import StoreUnusable
 from store.factory import open_url
 from store.models import Policy
@@ -13,7 +16,7 @@ from tests.store import servers
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A configuration with a certificate for 127.0.0.1, `ca.pem`, and a user for the keys of one prefix."""
+    """A configuration with a certificate for 127.0.0.1, `ca.pem`, and users for the keys of one prefix."""
     key, certificate = tmp_path / "key.pem", tmp_path / "ca.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
@@ -25,6 +28,7 @@ def config(tmp_path: Path) -> Path:
     path.write_text(
         f"tls-auth-clients no\ntls-ca-cert-file {certificate}\ntls-cert-file {certificate}\ntls-key-file {key}\n"
         "user me on >s3cr3t ~mine:* ~{mine}:* &* +@all\nuser default off\n"
+        "user few on >s3cr3t ~{mine}:* +@all -@admin -@dangerous +info +cluster|slots +asking\n"
     )
     return path
 
@@ -45,3 +49,25 @@ async def test_a_connection_with_tls_checks_the_server_and_names_a_user(
             with pytest.raises(StoreUnusable) as error:
                 await open_url(refused, ttl=60).open()
             assert "s3cr3t" not in str(error.value)
+
+
+async def test_a_cluster_is_asked_over_tls_by_a_user_with_few_rights(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
+    certificate = config.with_name("ca.pem")
+    options = [str(config), "--cluster-enabled", "yes", "--tls-cluster", "yes"]
+    options += ["--cluster-port", str(servers.free_port())]
+    with servers.running("redis-server", *options, options_first=True, port=servers.free_port(), tls=True) as port:
+        context = ssl.create_default_context(cafile=certificate)
+        wire = await Wire.open("127.0.0.1", port, ("AUTH", "me", "s3cr3t"), tls=context)
+        assert await wire.exchange([("CLUSTER", "ADDSLOTSRANGE", 0, 16383)]) == [b"OK"]
+        async with asyncio.timeout(20):
+            while b"cluster_state:ok" not in (await wire.exchange([("CLUSTER", "INFO")]))[0]:
+                pass
+        wire.close()
+        store = open_url(f"rediss+cluster://few@127.0.0.1:{port}?prefix=mine&ca={certificate}", ttl=60)
+        await store.open()
+        await store.put_policy("one", Policy())
+        assert await store.session("one") is not None
+        await store.close()
