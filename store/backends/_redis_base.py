@@ -115,9 +115,13 @@ class RedisBase(Store):
     async def close(self) -> None:
         self._waiters.close()
         await self.link.close()
+        self.forget()
+        self._own_leases.clear()
+
+    def forget(self) -> None:
+        """Forget what is remembered of the server's data."""
         for share in (self.recent, self._sessions, self._writes, self._revisions, self._delivered):
             share.clear()
-        self._own_leases.clear()
 
     async def ping(self) -> None:
         if self.read_only:

@@ -1,5 +1,6 @@
 """Expiry of records in Redis. A mixin of `RedisStore`."""
 
+import logging
 from collections.abc import Sequence
 
 from store.backends import _redis_values as values
@@ -9,11 +10,16 @@ from store.backends._redis_ledger import StoredTurn, note, noted_at, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_retries import RedisRetries
 from store.backends._redis_transaction import Stale, Transaction, transact
-from store.base import BATCH
+from store.base import BATCH, StoreUnavailable
 from store.models import Call
+
+logger = logging.getLogger(__name__)
 
 _SLACK = 3600.0
 """Seconds by which notes are kept longer: all of them are read to find the old ones."""
+
+_LATER = 3600.0
+"""Seconds after which a session is tried again whose records could not be deleted."""
 
 _AGES = ("dated", "cached_at", "thread", "unsent_at")
 """Zsets by age."""
@@ -31,7 +37,13 @@ class RedisExpiry(RedisRetries):
         deleted = await self._expire_notices(now - self.ttl)
         left = BATCH
         for name in names:
-            gone, turns = await self._expire_in(name.decode(), now, left)
+            try:
+                gone, turns = await self._expire_in(name.decode(), now, left)
+            except (StoreUnavailable, LookupError, TypeError, ValueError) as error:
+                # Raises if the server does not answer: then it is not about this session.
+                await self.link.run(("ZADD", self.keys.due, "XX", repr(now + _LATER), name))
+                logger.warning("old records of the session %r could not be deleted: %s", name, error)
+                continue
             deleted += gone
             left -= turns
             if left <= 0:

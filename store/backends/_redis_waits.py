@@ -37,9 +37,12 @@ class RedisWaits(RedisRetries):
     _position = "0"
 
     async def _begin_reading(self) -> None:
+        await self._begin_at_end()
+        self._reader = asyncio.ensure_future(self._read_notices())
+
+    async def _begin_at_end(self) -> None:
         (entries,) = await self.link.run(("XREVRANGE", self.keys.notices, "+", "-", "COUNT", 1))
         self._position = entries[0][0].decode() if entries else "0"
-        self._reader = asyncio.ensure_future(self._read_notices())
 
     async def close(self) -> None:
         if self._reader is not None:
@@ -73,7 +76,10 @@ class RedisWaits(RedisRetries):
             for _, entries in found or ():
                 for entry_id, fields in entries:
                     self._position = entry_id.decode()
-                    self._wake(int(entry_id.partition(b"-")[0]), fields)
+                    try:
+                        self._wake(int(entry_id.partition(b"-")[0]), fields)
+                    except (LookupError, TypeError, ValueError):  # damaged: it may have been for anybody
+                        self._waiters.wake_all()
                 if len(entries) == _AT_ONCE:  # others before these may have been dropped
                     self._waiters.wake_all()
 
@@ -110,7 +116,9 @@ class RedisWaits(RedisRetries):
             await self.link.run(("HSET", self.keys.meta, "epoch", epoch))
             logger.warning("the store has lost writes: its server was restarted, or another took its place")
         self.epoch = epoch.decode()
-        self.recent.clear()
+        self.forget()
+        self._last_number = 0  # the numbers of the other history may be smaller
+        await self._begin_at_end()
 
     async def _wait[T](
         self, keys: Collection[Key], timeout: float, look: Callable[[], Awaitable[T | None]]

@@ -185,6 +185,63 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     await store.close()
 
 
+async def test_waiters_wake_after_a_change_of_the_server_whose_clock_is_behind() -> None:
+    port = servers.free_port()
+    with servers.running("redis-server", port=port):
+        store, other = (open_url(f"redis://127.0.0.1:{port}", ttl=1000.0) for _ in range(2))
+        assert isinstance(store, RedisStore)
+        await store.open()
+        await store.link.run(("SET", store.keys.number, 4 * 10**15))
+        await store.put_policy("one", Policy())
+        async with asyncio.timeout(SOON):
+            await store.follow(None, None, 60)
+        epoch = store.epoch
+    with servers.running("redis-server", port=port):
+        async with asyncio.timeout(SOON):
+            while store.epoch == epoch:  # noqa: ASYNC110 - the reader of notices finds it out
+                await asyncio.sleep(0.01)
+            await turns_of_the_loop()
+            waiting = asyncio.ensure_future(store.follow(None, None, 60))
+            await other.open()
+            await store.put_policy("mine", Policy())
+            await waiting
+            waiting = asyncio.ensure_future(store.follow(None, await store.last_event_id(), 60))
+            await turns_of_the_loop()
+            await other.put_policy("one", Policy())
+            assert [event.session for event in await waiting] == ["one"]
+        await other.close()
+        await store.close()
+
+
+async def test_a_damaged_notice_wakes_all_and_later_ones_are_read(stores: Stores) -> None:
+    one, two = stores
+    last = await one.last_event_id()
+    for damaged in (("x", "y"), ("s", "one", "n", "1", "c", "1", "w", "{"), ("s", b"\xff", "n", "x")):
+        await two.link.run(("XADD", two.keys.notices, "*", *damaged))
+    async with asyncio.timeout(SOON):
+        while int(one._position.partition("-")[0]) < int(last.rpartition("-")[2] or 0) + 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        waiting = asyncio.ensure_future(one.follow("one", None, 60))
+        await turns_of_the_loop()
+        await two.put_policy("one", Policy())
+        assert [event.type for event in await waiting] == ["session.updated"]
+
+
+async def test_a_session_that_cannot_be_read_does_not_keep_others_from_expiring(stores: Stores) -> None:
+    one, two = stores
+    for session in ("bad", "good"):
+        await save(one, "t1", session)
+    await one.link.run(("DEL", one.keys.of("bad", "dated")), ("SET", one.keys.of("bad", "dated"), "damaged"))
+    now = one.times().wall
+    two.clock = lambda: now + 2000
+    two._clocks = two._new_clocks()
+    await two.trust_clock()
+    for _ in range(2):
+        await two.expire()
+    assert (await two.turns("good")).items == []
+    assert float((await two.link.run(("ZSCORE", two.keys.due, "bad")))[0]) > now + 2000
+
+
 async def test_a_store_that_cannot_be_reached_or_that_refuses_says_so_without_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
