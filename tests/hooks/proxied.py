@@ -108,7 +108,7 @@ class Proxied:
 
     @asynccontextmanager
     async def client(self, **more: Any) -> AsyncIterator[httpx2.AsyncClient]:
-        async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=20, **more) as client:
+        async with httpx2.AsyncClient(verify=False, trust_env=False, timeout=60, **more) as client:
             yield client
 
 

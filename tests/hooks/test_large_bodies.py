@@ -98,7 +98,7 @@ async def upload(client: httpx2.AsyncClient, files: Files, url: str, pieces: int
             while files.received < number * len(PIECE):  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await client.post(url, content=body(), headers=headers)
 
 
@@ -117,7 +117,7 @@ async def test_large_bodies_stream_both_ways(path: str, files: Files, url: str, 
             for files.chunked in (True, False):
                 files.size = 4 * LARGE
                 files.go.clear()
-                async with asyncio.timeout(10), client.stream("GET", base + path) as answer:
+                async with asyncio.timeout(30), client.stream("GET", base + path) as answer:
                     count = 0
                     async for piece in answer.aiter_raw():
                         count += len(piece)
@@ -164,7 +164,7 @@ async def test_other_hosts_are_mitmproxy_s_affair(files: Files, url: str, script
 
 async def test_a_script_may_answer_a_large_upload(files: Files, url: str, script: Script, tmp_path: Path) -> None:
     script.answers = True
-    async with Proxied(tmp_path, url, late=[script]) as proxied, proxied.client() as client, asyncio.timeout(10):
+    async with Proxied(tmp_path, url, late=[script]) as proxied, proxied.client() as client, asyncio.timeout(30):
         assert (await client.post(proxied.reverse + PATHS[0], content=PIECE + b"x")).status_code == 418
         assert (await client.post(proxied.reverse + PATHS[0], content=b"x")).status_code == 418
     assert files.received == 0

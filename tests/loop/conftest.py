@@ -318,7 +318,7 @@ class Proxy:
         """Send one request, and read its whole answer."""
         turns = [user(one) if isinstance(one, str) else one for one in contents]
         runner, played = await self.prepare(turns, framing, **kwargs)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for out in runner.output():
                 played.take(out)
         await runner.settle_handover()
@@ -378,7 +378,7 @@ async def gemini(proxy: Proxy) -> AsyncIterator[StrictGemini]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds, for five seconds at most."""
-    async with asyncio.timeout(5):
+    """Wait until the condition holds, for half a minute at most."""
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0)

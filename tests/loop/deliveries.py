@@ -84,7 +84,7 @@ async def behind_a_placeholder(proxy: Proxy, calls: Sequence[Document], policy: 
     )
     assert isinstance(answer, bytes)
     content = decode(answer)["candidates"][0]["content"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         outcome = await proxy.forwarded({"contents": [user("x"), content, user("go on")]}, target)
     assert isinstance(outcome, Forward)
     return _responses(decode(outcome.body), _names(calls))

@@ -50,7 +50,7 @@ class Acts:
             self.running -= 1
 
     def act_in_thread(self, name: str) -> Any:
-        return asyncio.run_coroutine_threadsafe(self.act(name), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(self.act(name), self.loop).result(30)
 
 
 current: list[Acts] = []
@@ -137,7 +137,7 @@ async def _worker(proxy: Proxy, folder: Path, tools: Mapping[str, Mapping[str, A
             report=lambda event: serving.set() if event["event"] == "serving" else None,
         )
         running = asyncio.ensure_future(worker.run(stop, hurry))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await serving.wait()
         try:
             yield

@@ -52,12 +52,12 @@ class Scene:
 
     async def answers(self, *calls: Document) -> list[Document]:
         """What the model is told of a step."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self.deliver(self.proxy, calls, self.policy)
 
     async def found(self, **fields: Any) -> Call:
         """The first call that has these fields, as soon as there is one."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 last_event = await self.proxy.store.last_event_id()
                 for one in await self.proxy.calls():
