@@ -209,7 +209,7 @@ class Transaction:
         for name, key, arguments in operations:
             out += (name, at(key), len(arguments))
             out += (at(one.key) if isinstance(one, _Key) else one for one in arguments)
-        created = repr(self.now.wall)
+        created = repr(round(self.now.wall, 3))
         out.append(len(self.events))
         stream, notes = self.keys.events(self.session), of(self.session, "ledger")
         for kind, data in self.events:

@@ -11,9 +11,28 @@ STAMP = 8
 """Bytes of a stamp."""
 
 _SIZE = 2
-_COMPRESSED = b"\x78"  # how zlib begins; JSON begins with a brace
-_SMALL = 256
+_COMPRESSED = b"\x78", b"\x58"  # how zlib begins, by the size of its window; no JSON begins so
+_SMALL = 64
 """Bytes below which compressing is not worth it."""
+
+_SHORT = 6_000
+"""Bytes up to which a small window does: setting up a large one costs more than compressing."""
+
+_WORDS = (
+    b'{"config":,"tools":,"args":{"error":"failed","denied","expired","cancelled","running","worker","lease_until":"'
+    b'"steps":1,"visible":1,"rounds":1,"meta":{"responseId":"modelVersion":"gemini-2.5-flash"},"progress":{'
+    b'"response_id":"resp_","previous":null,"conversation":null,"calls":{"items":[{"type":"message","output":['
+    b'{"v":1,"call_id":"call_","session":"default","name":"get_","args":{},"status":"done","owner":"hand","released":fal'
+    b'se,"redeliver":false,"proxy_id":null,"result":{"error":null,"turn_id":"turn_","gemini_id":null,"model":"gemini-3-f'
+    b'lash-preview","surface":"developer","round":0,"index":0,"approval":null,"worker":null,"lease_until":null,"loop_id":'
+    b'null,"created_at":17,"updated_at":17"status":"pending","owner":"loop","result":null,"error":null,'
+    b'{"v":1,"turn_id":"turn_","session":"default","visible":[{"text":"Tool call completed: get_ [turn_"}],"steps":[{'
+    b'"content":{"role":"model","parts":[{"functionCall":{"id":"","name":"get_","args":{}},"thoughtSignature":"","text":"}'
+    b']},"slots":[{"name":"","call_id":"call_"}]}],"delivery":"placeholder","user_key":"","chain":"","pair":"","delivered":fa'
+    b'lse,"bound":true,"model":"gemini-3-flash-preview","surface":"developer","usage":[{"promptTokenCount":1,"candidates'
+    b'TokenCount":1,"totalTokenCount":1}],"request_key":"","proxy_id":null,"broke_off":null,"progress":null,"created_at":17'
+)
+"""What records often contain. It is a part of the format: without these very bytes no record can be read."""
 
 
 def new_stamp() -> bytes:
@@ -42,13 +61,21 @@ def unpack(value: bytes) -> tuple[list[bytes], bytes]:
 
 def compress(text: str) -> bytes:
     data = text.encode()
-    return data if len(data) < _SMALL else zlib.compress(data, 1)
+    if len(data) < _SMALL:
+        return data
+    level, window, memory = (6, 13, 6) if len(data) <= _SHORT else (1, 15, 8)
+    packer = zlib.compressobj(level, zlib.DEFLATED, window, memory, zlib.Z_DEFAULT_STRATEGY, _WORDS)
+    return packer.compress(data) + packer.flush()
 
 
 def text_of(body: bytes) -> str:
     """The text of a body; empty if it is damaged."""
     try:
-        return (zlib.decompress(body) if body.startswith(_COMPRESSED) else body).decode()
+        if not body.startswith(_COMPRESSED):
+            return body.decode()
+        unpacker = zlib.decompressobj(zdict=_WORDS)  # which a record may not need
+        data = unpacker.decompress(body)
+        return data.decode() if unpacker.eof else ""
     except (zlib.error, UnicodeDecodeError):
         return ""
 
