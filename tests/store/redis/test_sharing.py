@@ -1,6 +1,7 @@
 """Several processes on one Redis: two stores with the same URL stand for two of them."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -157,6 +158,30 @@ async def test_leases_run_by_the_server_s_clock_whatever_a_proxy_s_own_says(stor
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_proxy_whose_clock_is_an_hour_off_takes_nothing_from_others(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, right = servers.new_url(), time.time
+    monkeypatch.setattr(time, "time", lambda: right() + hours * 3600)
+    wrong, other = open_url(url, ttl=1000.0, clock=time.time), open_url(url, ttl=1000.0, clock=right)
+    for store in (wrong, other):
+        await store.open()
+    for number, (one, two) in enumerate([(wrong, other), (other, wrong)]):
+        await one.hold(f"p{number}", 30.0)
+        await save(one, f"own{number}", call={"owner": "loop", "proxy_id": f"p{number}"}, created_at=one.clock())
+        await save(one, f"t{number}", call=WORKERS, created_at=one.clock())
+        claimed = await one.claim("one", WEATHER, lease=30.0, worker="w")
+        assert claimed is not None
+        assert claimed.lease_until is not None
+        assert abs(claimed.lease_until - 30.0 - right()) < 10
+        assert await two.claim("one", WEATHER, lease=30.0, worker="v") is None
+        assert await two.settle_lost() == []
+        assert await two.expire() == 0
+    for store in (wrong, other):
+        await store.close()
+
+
 async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):

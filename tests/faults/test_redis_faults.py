@@ -1,0 +1,223 @@
+"""Faults of a real Redis while the stores of two proxies are under load: what was acknowledged is there afterwards, and
+no call ran twice. Each test prints its figures."""
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from store.backends.redis import RedisStore
+from store.base import CallStateError, StoreUnavailable, UnknownCall
+from store.factory import open_url
+from store.models import Call, Status
+from tests.store import servers
+from tests.store.records import a_call, a_turn
+from tests.store.routes import Route
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+PLAYERS = 8
+SOON = 30.0
+AOF = ("--appendonly", "yes", "--appendfsync")
+
+
+class Load:
+    """`acknowledged`: the results of calls that their senders take for stored. `runs`: how often each call ran."""
+
+    def __init__(self, *stores: RedisStore) -> None:
+        self.stores = stores
+        self.acknowledged: dict[str, str] = {}
+        self.runs: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.beginnings = 0
+        self._ends = False
+
+    async def during(self, fault: Callable[[], Awaitable[None]]) -> None:
+        """Play before, during and after the fault. Ends when all players have had all their calls answered."""
+        players = [asyncio.ensure_future(self._play(number)) for number in range(PLAYERS)]
+        try:
+            await self._progress(200)
+            await fault()
+            await self._progress(200)
+        finally:
+            self._ends = True
+            await asyncio.gather(*players)
+
+    async def _progress(self, more: int) -> None:
+        target = len(self.acknowledged) + more
+        async with asyncio.timeout(2 * SOON):
+            while len(self.acknowledged) < target:  # noqa: ASYNC110 - it is changed by all players
+                await asyncio.sleep(0.01)
+
+    async def _play(self, number: int) -> None:
+        while not self._ends:
+            self.beginnings += 1
+            one = a_call(
+                f"c{number}-{self.beginnings}", f"t{number}-{self.beginnings}", f"s{number}",
+                owner="workers", released=True,
+            )  # fmt: skip
+            try:
+                await self._once(one)
+            except (StoreUnavailable, CallStateError, UnknownCall) as error:
+                self.errors[type(error).__name__] += 1
+                await asyncio.sleep(0.01)
+
+    async def _once(self, one: Call) -> None:
+        """A call that one proxy saves, and workers at both want; the first of them runs it."""
+        saver, claimer = random.sample(self.stores, 2)
+        await saver.save_turn(a_turn(one.turn_id, one.session, one), [one])
+        claims = await asyncio.gather(
+            self._claim(saver, one, "w1"), self._claim(claimer, one, "w2"), return_exceptions=True
+        )
+        for claim in claims:
+            if isinstance(claim, BaseException):
+                raise claim
+
+    async def _claim(self, store: RedisStore, one: Call, worker: str) -> None:
+        claimed = await store.claim(one.session, [one.name], lease=600.0, worker=worker)
+        if claimed is None:
+            return
+        await store.sync()
+        self.runs[claimed.call_id] += 1
+        async with asyncio.timeout(2 * SOON):
+            while True:  # a worker sends its result until it is accepted
+                try:
+                    await store.answer(claimed.session, claimed.call_id, result=claimed.call_id)
+                    await store.sync()
+                    break
+                except StoreUnavailable as error:
+                    self.errors[type(error).__name__] += 1
+                    await asyncio.sleep(0.05)
+        self.acknowledged[claimed.call_id] = claimed.session
+
+    async def lost(self) -> list[str]:
+        found = []
+        for call_id, session in self.acknowledged.items():
+            try:
+                call = await self.stores[0].call(session, call_id)
+            except UnknownCall:
+                found.append(call_id)
+                continue
+            if call.status is not Status.DONE or call.result != call_id:
+                found.append(call_id)
+        return found
+
+    async def check(self, name: str) -> None:
+        lost = await self.lost()
+        twice = [call_id for call_id, times in self.runs.items() if times > 1]
+        print(
+            f"\n{name}: {self.beginnings} calls begun, {sum(self.runs.values())} run, "
+            f"{len(self.acknowledged)} acknowledged, {len(lost)} of them lost, {len(twice)} run twice; "
+            f"refused: {dict(self.errors)}"
+        )
+        assert not twice
+        assert not lost
+
+
+@asynccontextmanager
+async def loaded(url: str) -> AsyncIterator[Load]:
+    """Two stores, as those of two proxies."""
+    async with AsyncExitStack() as stack:
+        stores = []
+        for _ in range(2):
+            store = open_url(url, ttl=100_000.0)
+            assert isinstance(store, RedisStore)
+            await store.open()
+            stack.push_async_callback(store.close)
+            stores.append(store)
+        yield Load(*stores)
+
+
+async def test_a_server_that_is_stopped_for_five_seconds() -> None:
+    async def fault() -> None:
+        with servers.stopped(port):
+            await asyncio.sleep(5)
+
+    with servers.running("redis-server") as port:
+        async with loaded(f"redis://127.0.0.1:{port}") as load:
+            await load.during(fault)
+            await load.check("SIGSTOP for 5 s")
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+async def test_a_server_that_is_killed_and_started_with_its_log(fsync: str, tmp_path: Path) -> None:
+    """The machine goes on, so what the server wrote without flushing is in its file."""
+    port = servers.free_port()
+    with ExitStack() as stack:
+
+        async def fault() -> None:
+            os.kill(servers.pid_of(port), signal.SIGKILL)
+            await asyncio.sleep(0.5)
+            stack.enter_context(servers.running("redis-server", *AOF, fsync, "--dir", str(tmp_path), port=port))
+
+        stack.enter_context(servers.running("redis-server", *AOF, fsync, "--dir", str(tmp_path), port=port))
+        async with loaded(f"redis://127.0.0.1:{port}") as load:
+            await load.during(fault)
+            await load.check(f"kill -9, appendfsync {fsync}")
+
+
+async def test_a_server_that_is_full() -> None:
+    async def fault() -> None:
+        used = int(servers.answer_of(port, "INFO", "memory").partition("used_memory:")[2].split()[0])
+        servers.answer_of(port, "CONFIG", "SET", "maxmemory", str(used + 100_000))
+        await asyncio.sleep(2)
+        assert load.errors["StoreUnavailable"]
+        servers.answer_of(port, "CONFIG", "SET", "maxmemory", "0")
+
+    with servers.running("redis-server", "--maxmemory-policy", "noeviction") as port:
+        async with loaded(f"redis://127.0.0.1:{port}") as load:
+            await load.during(fault)
+            await load.check("maxmemory, noeviction, for 2 s")
+
+
+async def test_connections_that_are_cut_within_replies() -> None:
+    with servers.running("redis-server") as port:
+        async with Route(port) as route, loaded(f"redis://127.0.0.1:{route.port}") as load:
+
+            async def fault() -> None:
+                for _ in range(200):
+                    route.cut_after = random.randrange(1, 20_000)
+                    await asyncio.sleep(0.01)
+                    if random.random() < 0.2:
+                        servers.answer_of(port, "CLIENT", "KILL", "TYPE", "normal")
+                route.cut_after = None
+                assert route.cuts > 10
+
+            await load.during(fault)
+            await load.check(f"connections cut, {route.cuts} within a reply")
+
+
+async def test_a_failover_by_sentinel(tmp_path: Path) -> None:
+    config = tmp_path / "sentinel.conf"
+    with ExitStack() as stack:
+        primary = stack.enter_context(servers.running("redis-server", "--repl-diskless-sync-delay", "0"))
+        following = ("--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", str(primary))
+        replicas = [stack.enter_context(servers.running("redis-server", *following)) for _ in range(2)]
+        config.write_text(
+            f"sentinel monitor main 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds main 300\n"
+            "sentinel failover-timeout main 3000\n"
+        )
+        await _until(lambda: servers.answer_of(primary, "INFO", "replication").count("state=online") == 2)
+        sentinel = stack.enter_context(servers.running("redis-server", str(config), "--sentinel", options_first=True))
+        await _until(lambda: "slaves=2" in servers.answer_of(sentinel, "INFO", "sentinel"))
+
+        async def fault() -> None:
+            os.kill(servers.pid_of(primary), signal.SIGKILL)
+
+        async with loaded(f"redis+sentinel://127.0.0.1:{sentinel}/main") as load:
+            await load.during(fault)
+            roles = [servers.answer_of(port, "INFO", "replication") for port in replicas]
+            assert sum("role:master" in role for role in roles) == 1
+            await load.check("failover by Sentinel, two replicas")
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not is_so():  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.05)
