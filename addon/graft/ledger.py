@@ -71,7 +71,7 @@ async def hits_of(
 def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:
     looked_up = [turn for turn in turns if turn.memo is not None]
     on.keys.update([turn.key for turn in looked_up])
-    for known in {id(turn.memo): turn.memo for turn in looked_up}.values():  # most turns share one
+    for known in [turn.memo for turn in looked_up if turn.memo.depends]:  # few do
         on.keys.update(known.keys)
         on.turn_ids.update(known.turn_ids)
 

@@ -3,6 +3,7 @@
 `graft.evidence` says what proves that a turn is an entry.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -54,7 +55,7 @@ class Search(SearchState):
             is_marked = index in ids or index in self.marks
             if is_marked and self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, [])):
                 continue
-            if placeholder.is_bare(turn.full_text(body)):
+            if placeholder.may_be_bare(turn.full_utf8(body)) and placeholder.is_bare(turn.full_text(body)):
                 self.bare.append(index)
                 self.open.append(index)
             elif turn.key in known:
@@ -64,9 +65,9 @@ class Search(SearchState):
 
     def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
         """Whether a turn is known by ids, with this verdict, or by its marks."""
-        place, under = self.place(index), self.keys.chat
-        if not verdict.true and place.marks:
-            verdict = evidence.by_marks(place, self.found)
+        under = self.keys.chat
+        if not verdict.true and index in self.marks:
+            verdict = evidence.by_marks(self.place(index), self.found)
         if not verdict.true:
             return False
         if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
@@ -78,10 +79,10 @@ class Search(SearchState):
     async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
         """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
         turns with ids are."""
-        turn_ids = dict.fromkeys(one for named in ids.values() for one in named)
+        turn_ids = dict.fromkeys(itertools.chain.from_iterable(ids.values()))
         by_id = self.true_turns.find(self.session, self.revision, turn_ids)
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
-        named = {index for index, mine in ids.items() if any(one in by_id for one in mine)}
+        named = {index for index, mine in ids.items() if not by_id.keys().isdisjoint(mine)}
         known = [self.turns[index].key for index in wanted if index not in named]
         asked = [key for marks in self.marks.values() for key in marks.values()]
         if self.store.suspends and len(wanted) <= _FEW:
@@ -92,7 +93,7 @@ class Search(SearchState):
             by_id[true.turn_id] = true
             self.true_turns.keep(self.session, self.revision, true)
         return {
-            index: Verdict(tuple(by_id[one] for one in dict.fromkeys(named) if one in by_id))
+            index: Verdict(tuple([by_id[one] for one in dict.fromkeys(named) if one in by_id]))
             for index, named in ids.items()
         }
 

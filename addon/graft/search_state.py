@@ -26,6 +26,11 @@ class Known(NamedTuple):
     turn_ids: frozenset[str] = frozenset()
     keys: frozenset[bytes] = frozenset()
 
+    @property
+    def depends(self) -> bool:
+        """Whether it depends on anything besides the key of its own words."""
+        return bool(self.turn_ids or self.keys)
+
     def holds(self, turn: HistoryTurn, touched: LedgerChanges) -> bool:
         return (
             turn.key not in touched.keys

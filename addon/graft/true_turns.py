@@ -25,7 +25,9 @@ class TrueTurns:
         the store knows."""
         found: dict[str, TrueTurn] = {}
         changes: dict[int, LedgerChanges | None] = {}
-        for turn_id in turn_ids if revision is not None else ():
+        if revision is None:
+            return found
+        for turn_id in turn_ids:
             known = self._turns.get((session, turn_id))
             if known is None:
                 continue
@@ -35,7 +37,7 @@ class TrueTurns:
                     changes[since] = self.store.changes(session, since)
                 if (touched := changes[since]) is None or turn_id in touched.turn_ids:
                     continue
-                self.keep(session, revision, true)
+                self._turns.replace((session, turn_id), (revision, true))
             found[turn_id] = true
         return found
 

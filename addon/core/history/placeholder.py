@@ -42,6 +42,7 @@ class Placeholder:
         lines = [before.count("\n") + behind.count("\n") + 1, wordless.count("\n") + 1]
         self._bare = [(count, re.compile(rf"[ \t]*+{form}")) for count, form in zip(lines, forms, strict=False) if form]
         self._in_bare = before.rstrip(" :-")  # in each of the forms
+        self._in_bare_utf8 = self._in_bare.encode()
         self._most_lines = max(lines)
 
     def text(self, names: Sequence[str], turn_id: str) -> str:
@@ -56,7 +57,7 @@ class Placeholder:
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
         """The placeholders with an id in the text: (start, end, turn id), in order."""
-        if not may_hold_id(text):
+        if "_" not in text or "turn_" not in text:  # one character is looked for much faster than several
             return []
         found: list[tuple[int, int, str]] = []
         floor = 0
@@ -69,6 +70,11 @@ class Placeholder:
                 found.append((start, end, turn_id[0]))
                 floor = end
         return found
+
+    def may_be_bare(self, utf8: bytes) -> bool:
+        """Whether `is_bare` may be true of this text: it is not of nearly every text."""
+        start = utf8.rfind(b"\n") if self._most_lines == 1 else 0
+        return utf8.find(self._in_bare_utf8, max(start, 0)) >= 0
 
     def is_bare(self, text: str) -> bool:
         """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
@@ -108,9 +114,9 @@ class Placeholder:
         return at + len(self._end) if at >= 0 else None
 
 
-def may_hold_id(text: str) -> bool:
-    """Whether the text may hold a turn's id. One character is looked for much faster than several."""
-    return "_" in text and "turn_" in text
+def may_hold_id(utf8: bytes) -> bool:
+    """Whether a text may hold a turn's id."""
+    return utf8.find(b"turn_") >= 0
 
 
 def _last_lines(text: str, count: int) -> int:

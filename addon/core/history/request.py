@@ -90,7 +90,7 @@ class Request(NamedTuple):
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
         for turn in new:
-            if turn.side == "model" or turn.texts is not None or turn.parts is not None:
+            if turn.side == "model" or not turn.chain:
                 turn.forget_text()
         tail = self.body[max(0, end - _LAST) : end]
         return Prefix(hasher, hasher.digest(), tail, end, self.start, self.outer_names, self.members[: at + 1], history)

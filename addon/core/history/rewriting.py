@@ -308,7 +308,7 @@ class _Writer:
         if self.index + 1 < len(self.turns):
             self.awaited = (true, asked)
         else:
-            self._answered_turn(HistoryTurn("user", 0, 0, 0, ()), true, asked)
+            self._answered_turn(HistoryTurn("user", 0, 0, 0, several=()), true, asked)
 
     def _answered_turn(self, turn: HistoryTurn, true: TrueTurn, asked: Sequence[Document | None]) -> None:
         """Write the user turn after a shared step: the responses of both sides in call order, then its other parts."""

@@ -8,6 +8,7 @@ parts. It excludes thoughts, empty parts, ids and signatures, which clients lose
 """
 
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +17,19 @@ from typing import Any, Literal
 import msgspec
 import xxhash
 
-from addon.core.framing.documents import Document, Malformed, camel, decode, encode, get, parts_of
-from addon.core.history.contents import UNREAD, Content, Part, Span, Text, TextContent, content_at
+from addon.core.framing.documents import (
+    Document,
+    Malformed,
+    all_utf8_of,
+    camel,
+    decode,
+    encode,
+    get,
+    parts_of,
+    trimmed,
+    utf8_of,
+)
+from addon.core.history.contents import UNREAD, Content, Part, Span, TextContent, content_at
 from addon.core.history.placeholder import may_hold_id
 
 Side = Literal["user", "model"]
@@ -39,6 +51,8 @@ _BITS = {
     "thought_signature": SIGNATURES,
 }
 _NULL = msgspec.Raw(b"null")
+_SPACE, _UNDERSCORE, _ASCII_END = 0x20, 0x5F, 0x80
+_NO_TEXT = msgspec.Raw(b'""')
 _TRUE = msgspec.Raw(b"true")
 
 _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -57,59 +71,52 @@ def _bits_of(parts: Sequence[Part]) -> int:
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     """A run of consecutive Contents of one side, small because there are many.
 
-    `start` and `end`: its place in the body; `spans`: those of its Contents. Until `identify`, there are its `texts` if
-    it has no other parts, or its raw `parts` if it is one Content. `text` (of model turns, see `forget_text`),
-    `may_hold_id` (whether a placeholder's id may be in it), `digest` and `chain` are set by `identify`. `key` and
-    `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up. `gc=False`: no
-    turn is part of a reference cycle.
+    `start` and `end`: its place in the body; `spans`: those of its Contents. Until `identify`, there is its `only_text`
+    if it is one text and nothing else, or its raw `parts` if it is one Content of another kind. `utf8` (the text of a
+    model turn, see `forget_text`), `may_hold_id` (whether a placeholder's id may be in it), `digest` and `chain` are
+    set by `identify`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its
+    look-up. `gc=False`: no turn is part of a reference cycle.
     """
 
     side: Side
     start: int
     end: int
     holds: int
+    only_text: msgspec.Raw = _NO_TEXT
+    parts: list[Part] | None = None
     several: tuple[Span, ...] | None = None
     """The spans of its Contents if it is not one Content."""
-    text: str = ""
+    utf8: bytes = b""
     digest: bytes = b""
     chain: bytes = b""
     key: bytes = b""
     memo: Any = None
-    texts: Sequence[Text] | None = None
-    parts: list[Part] | None = None
     may_hold_id: bool = False
-    _is_text_known: bool = False
+    is_text_known: bool = False
     _word_count: int = -1
 
     @property
     def spans(self) -> tuple[Span, ...]:
         return ((self.start, self.end),) if self.several is None else self.several
 
-    def identify(self, body: bytes, before: bytes) -> None:
-        """Set text, digest and chain. `before`: the chain of the turn before it, b"" for none."""
-        if (texts := self.texts) is None:
-            text, digest = _hash_run(body, self.spans, self.parts)
-            self.parts = None
-        else:
-            text = (texts[0].text if len(texts) == 1 else "".join([one.text for one in texts])).strip()
-            digest = xxhash.xxh3_128_digest(b"text" + text.encode())
-            self.texts = None
-        self.digest = digest
-        if (side := self.side) == "model":
-            self.text, self._is_text_known = text, True
-            if "_" in text:
-                self.may_hold_id = may_hold_id(text)
-        self.chain = xxhash.xxh3_128_digest(b"chain" + before + _SIDES[side] + digest)  # `chain_key`, for speed
+    @property
+    def text(self) -> str:
+        """The text, of model turns, if it is kept."""
+        return self.utf8.decode()
 
     def forget_text(self) -> None:
         """Keep the text only if it may hold a placeholder: most of a long chat's memory would be texts."""
-        self.texts = self.parts = None
+        self.only_text, self.parts = _NO_TEXT, None
         if not self.may_hold_id:
-            self.text, self._is_text_known = "", False
+            self.utf8, self.is_text_known = b"", False
+
+    def full_utf8(self, body: bytes) -> bytes:
+        """The text of the turn in UTF-8, even if it was not kept."""
+        return self.utf8 if self.is_text_known else _hash_run(body, self.spans)[0]
 
     def full_text(self, body: bytes) -> str:
         """The text of the turn, even if it was not kept."""
-        return self.text if self._is_text_known else _hash_run(body, self.spans)[0]
+        return self.full_utf8(body).decode()
 
     def contents(self, body: bytes) -> list[Document]:
         """The run's Contents, decoded."""
@@ -129,7 +136,7 @@ class History:
     """The turns of a `contents` array. `end`: where its last Content ends in the body. `holds`: the bits of all turns.
 
     Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
-    the texts to be kept in characters, and `memo` holds the ledger's results for the first `remembered` turns.
+    the texts to be kept in bytes, and `memo` holds the ledger's results for the first `remembered` turns.
     `beginning`: what the first turns were rewritten as, see `beginnings.Beginning`.
     """
 
@@ -164,8 +171,8 @@ class History:
         run = turns[-1:]  # the pieces of the last turn; a known one may continue, and stays unchanged itself
         for content, (start, end) in zip(contents, spans, strict=True):
             if isinstance(content, TextContent):
-                side: Side = "model" if content.role == "model" else "user"
-                piece = HistoryTurn(side, start, end, 0, texts=content.parts)
+                only_text = content.parts[0].text if len(content.parts) == 1 else _NO_TEXT
+                piece = HistoryTurn("model" if content.role == "model" else "user", start, end, 0, only_text)
             else:
                 piece = _other_piece(content, start, end)
                 holds |= piece.holds
@@ -202,12 +209,31 @@ class History:
         if self.identified == len(self.turns):
             return
         chain = self.turns[self.identified - 1].chain if self.identified else b""
-        for turn in self.turns[self.identified :]:
-            if not turn.chain:
-                turn.identify(body, chain)
-            chain = turn.chain
-            if turn.may_hold_id:
-                self.text_size += len(turn.text)
+        digest_of = xxhash.xxh3_128_digest
+        for at in range(self.identified, len(self.turns), _AT_ONCE):
+            turns = self.turns[at : at + _AT_ONCE]
+            texts: Iterable[bytes | None] = all_utf8_of([turn.only_text for turn in turns]) or itertools.repeat(None)
+            for turn, utf8 in zip(turns, texts, strict=False):  # without calls for each turn: there are many
+                if turn.chain:
+                    chain = turn.chain
+                    continue
+                if utf8 is None or turn.only_text is _NO_TEXT:
+                    utf8, digest = _hash_run(body, turn.spans, turn.parts)
+                    turn.parts = None
+                else:
+                    if not utf8 or not _SPACE < utf8[0] < _ASCII_END or not _SPACE < utf8[-1] < _ASCII_END:
+                        utf8 = trimmed(utf8)
+                    digest = digest_of(b"text" + utf8)
+                turn.only_text = _NO_TEXT
+                turn.digest = digest
+                if turn.side == "model":
+                    turn.utf8, turn.is_text_known = utf8, True
+                    if _UNDERSCORE in utf8 and may_hold_id(utf8):
+                        turn.may_hold_id = True
+                        self.text_size += len(utf8)
+                    turn.chain = chain = digest_of(b"chain%bmodel%b" % (chain, digest))  # `chain_key`, for speed
+                else:
+                    turn.chain = chain = digest_of(b"chain%buser%b" % (chain, digest))
         self.identified = len(self.turns)
 
 
@@ -217,18 +243,21 @@ def _other_piece(content: Content, start: int, end: int) -> HistoryTurn:
     holds = _bits_of(parts)
     # Antigravity sends functionResponses under the role `model`.
     is_model = content.role == "model" and not holds & RESPONSES
-    return HistoryTurn("model" if is_model else "user", start, end, holds, parts=parts)
+    return HistoryTurn("model" if is_model else "user", start, end, holds, _NO_TEXT, parts)
 
 
 def _joined(run: Sequence[HistoryTurn]) -> HistoryTurn:
     """The turn of which these are the pieces."""
-    texts = None if any(one.texts is None for one in run) else [text for one in run for text in one.texts or ()]
     spans = tuple([span for one in run for span in one.spans])
     holds = functools.reduce(operator.or_, [one.holds for one in run])
-    return HistoryTurn(run[0].side, run[0].start, run[-1].end, holds, spans, texts=texts)
+    return HistoryTurn(run[0].side, run[0].start, run[-1].end, holds, several=spans)
 
 
-def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[str, bytes]:
+_AT_ONCE = 32
+"""How many turns are read at once: many, but what they say stays in the processor's caches."""
+
+
+def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[bytes, bytes]:
     """The text and the digest of a run. `parts`: its parts, if they are known. A run that cannot be decoded is hashed
     by its bytes and equals no other."""
     try:
@@ -237,7 +266,7 @@ def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = Non
             parts = [part for start, end in spans for part in content_at(view[start:end]).each()]
         return visible_form(parts)
     except (*UNREAD, Malformed):
-        return "", xxhash.xxh3_128_digest(b"unread" + b"".join(body[start:end] for start, end in spans))
+        return b"", xxhash.xxh3_128_digest(b"unread" + b"".join(body[start:end] for start, end in spans))
 
 
 def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
@@ -298,21 +327,19 @@ _EXACT, _LARGEST = 2**53, 2**1000
 _NOT_HASHED = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 
 
-def visible_form(parts: Iterable[Part]) -> tuple[str, bytes]:
-    """The joined and trimmed text of a turn, and the hash of its visible form."""
-    texts: list[str] = []
+def visible_form(parts: Iterable[Part]) -> tuple[bytes, bytes]:
+    """The joined and trimmed text of a turn in UTF-8, and the hash of its visible form."""
+    texts: list[msgspec.Raw] = []
     digest = xxhash.xxh3_128()
     for raw in parts:
-        if len(raw) == 1 and "text" in raw and isinstance(value := decode(raw["text"]), str):
-            texts.append(value)  # the usual part
+        if len(raw) == 1 and "text" in raw:
+            texts.append(raw["text"])  # the usual part
             continue
         part = {camel(key): value for key, value in raw.items() if value != _NULL} if raw else raw
         if part.get("thought") == _TRUE:
             continue
-        if (text := part.get("text")) is not None:
-            value = decode(text)
-            if isinstance(value, str):
-                texts.append(value)
+        if "text" in part:
+            texts.append(part["text"])
         for kind, payload in (("functionCall", "args"), ("functionResponse", "response")):
             if kind in part:
                 call = decode(part[kind])
@@ -329,10 +356,13 @@ def visible_form(parts: Iterable[Part]) -> tuple[str, bytes]:
     return _with_text(texts, digest)
 
 
-def _with_text(texts: list[str], digest: xxhash.xxh3_128) -> tuple[str, bytes]:
-    joined = "".join(texts).strip()
+def _with_text(texts: Sequence[msgspec.Raw], digest: xxhash.xxh3_128) -> tuple[bytes, bytes]:
     digest.update(b"text")
-    digest.update(joined.encode("utf-8", "surrogatepass"))
+    if not texts:
+        return b"", digest.digest()
+    read = all_utf8_of(texts)
+    joined = trimmed(b"".join(map(utf8_of, texts) if read is None else read))
+    digest.update(joined)
     return joined, digest.digest()
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from addon.core.framing.documents import (
     Malformed,
+    all_utf8_of,
     as_list,
     camel,
     decode,
@@ -21,6 +23,8 @@ from addon.core.framing.documents import (
     parts_of,
     replace_invalid_text,
     snake,
+    trimmed,
+    utf8_of,
 )
 
 JSON: Any = st.recursive(
@@ -158,6 +162,45 @@ def test_invalid_json_stays_invalid_whatever_its_texts_are(data: bytes) -> None:
 def test_valid_texts_stay_unchanged(text: str) -> None:
     for data in (json.dumps(text).encode(), encode(text)):
         assert replace_invalid_text(data) == data
+
+
+STRINGS = st.lists(
+    st.sampled_from(
+        [b"a", b" ", b"\\n", b"\\/", b"\\u00e9", b"\\ud83d\\ude00", b"\\ud83d", "é€😀".encode(), b"\xc3", b"\n", b"\\q"]
+    )
+).map(lambda pieces: b'"%b"' % b"".join(pieces))
+
+
+@given(st.lists(STRINGS | st.sampled_from([b"1", b"null", b'{"a":"b"}', b"[]", b"1e999"]), max_size=3))
+def test_strings_are_read_as_utf_8_if_all_of_them_are_valid(values: list[bytes]) -> None:
+    def known(value: bytes) -> bytes | None:
+        try:
+            decoded = decode(value)
+        except Malformed:
+            return None
+        return decoded.encode() if isinstance(decoded, str) else b""
+
+    raw = [Raw(value) for value in values]
+    expected = [known(value) for value in values]
+    for one, utf8 in zip(raw, expected, strict=True):
+        if utf8 is not None:
+            assert utf8_of(one) == utf8
+    found = all_utf8_of(raw)
+    assert found is None or found == expected
+    assert found is not None or any(
+        value[:1] != b'"' or not value.isascii() or b"\\" in value or b"\n" in value for value in values
+    )
+
+
+@given(
+    st.text(
+        st.one_of(
+            st.characters(exclude_categories=["Cs"]), st.sampled_from(" \t\n\x0b\x1c\x1f\x85\xa0\u1680\u2028\u3000。")
+        )
+    )
+)
+def test_utf_8_is_trimmed_as_texts_are(text: str) -> None:
+    assert trimmed(text.encode()) == text.strip().encode()
 
 
 def test_long_keys_of_clients_are_not_kept() -> None:

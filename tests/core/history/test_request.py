@@ -38,6 +38,30 @@ def body_of(contents: Any, before: Any, after: Any, path: list[str], separators:
     return json.dumps(document, separators=separators).encode()
 
 
+@given(CONTENTS, st.booleans(), st.sampled_from(["", ',"contents":[]', ',"x":1']), st.data())
+def test_a_history_reads_the_same_with_and_without_spaces(
+    contents: list[Any], is_role_last: bool, after: str, data: st.DataObject
+) -> None:
+    """Histories of texts without spaces are read in a way of their own."""
+    if is_role_last:
+        contents = [{"parts": one["parts"], **one} for one in contents]
+    for part in [part for one in contents for part in one["parts"]]:
+        part["text"] = data.draw(st.sampled_from([part["text"], part["text"], 5, None, ["x"], '"}]},{"']))
+    read: list[Any] = []
+    for separators in ((",", ":"), (", ", ": ")):
+        body = f'{{"contents":{json.dumps(contents, separators=separators)}{after}}}'.encode()
+        try:
+            request = parse(body)
+        except Malformed:
+            read.append(None)
+            continue
+        request.history.identify(body)
+        turns = request.history.turns
+        assert [json.loads(body[a:b]) for turn in turns for a, b in turn.spans] == contents
+        read.append([(turn.side, turn.holds, turn.digest, turn.full_text(body)) for turn in turns])
+    assert read[0] == read[1]
+
+
 @given(CONTENTS, OTHERS, OTHERS, st.sampled_from([[], ["request"]]), SEPARATORS, st.data())
 def test_reading_on_from_any_beginning_equals_reading_anew(
     contents: list[Any], before: Any, after: Any, path: list[str], separators: tuple[str, str], data: st.DataObject
