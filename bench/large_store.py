@@ -27,7 +27,8 @@ _COPY = (
     " WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < :count)"
     " SELECT n + :turn AS turn, n + :call AS call, n * :gap AS place,"
     " printf('turn_%012x0000', n * :gap) AS turn_id, printf('call_%012x000000000000', n * :gap) AS call_id FROM number",
-    "INSERT INTO turn SELECT copy.turn, session, copy.turn_id, key_at(place, 16), bound, created_at,"
+    "INSERT INTO turn (seq, session, turn_id, user_key, bound, created_at, record)"
+    " SELECT copy.turn, session, copy.turn_id, key_at(place, 16), bound, created_at,"
     " replace(replace(short, :turn_id, copy.turn_id), :call_id, copy.call_id)"
     " FROM copy, (SELECT *, replace(record, :signature, 'c2ln') AS short FROM turn) WHERE seq = :turn",
     "INSERT INTO call SELECT copy.call, copy.call_id, session, copy.turn, name, status,"
