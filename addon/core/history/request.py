@@ -86,7 +86,9 @@ class Request(NamedTuple):
         hasher = xxhash.xxh3_128() if known is None else known.hasher.copy()
         hasher.update(memoryview(self.body)[known.end if known else 0 : end])
         new = turns[len(known.history.turns) - 1 if known else 0 :]  # the last one may have continued
-        holds = functools.reduce(operator.or_, [turn.holds for turn in new], known.history.holds if known else 0)
+        holds = known.history.holds if known else 0
+        if self.history.holds != holds:
+            holds = functools.reduce(operator.or_, [turn.holds for turn in new], holds)
         history = History(turns, end, holds)
         history.inherit(self.history, len(turns))
         for turn in new:
