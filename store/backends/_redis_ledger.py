@@ -1,7 +1,6 @@
 """The ledger in Redis: turns and their keys. A mixin of `RedisStore`."""
 
 import functools
-import itertools
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -132,9 +131,7 @@ class RedisLedger(RedisCalls):
             self.check_open()
             return LedgerMatches()
         asked, may_know = list(keys), list(known)
-        arguments = [matches, len(turn_ids), *turn_ids, len(asked)]
-        arguments += itertools.chain(*((key, _start(key)) for key in asked))
-        arguments += [len(may_know), *map(_start, may_know)]
+        arguments = [matches, len(turn_ids), *turn_ids, len(asked), *asked, len(may_know), *may_know]
         names = ("key", "turn", "call", "plain")
         now, turns, calls, by_key, plain, are_known = await self.link.script(
             look_up(), [self.keys.of(session, name) for name in names], arguments
@@ -201,10 +198,6 @@ class RedisLedger(RedisCalls):
         records = await self._fields(session, "turn", [turn_id for turn_id, _ in places])
         rows = [(place, self.record_of(Turn, value)) for (_, place), value in zip(places, records, strict=True)]
         return rules.page_of(rows, "turn", limit)
-
-
-def _start(key: bytes) -> bytes:
-    return values.prefix(key, b"0")[:-1]
 
 
 def note(noted: float, chain: bytes) -> bytes:

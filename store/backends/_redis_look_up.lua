@@ -3,8 +3,8 @@
 -- KEYS: the index of keys, the turns, the calls, the keys of turns without calls.
 -- ARGV: matches, then three lists, each after its length:
 --   ids of turns
---   keys, each as itself and as its entries in the index begin
---   keys that may be known, as their entries begin
+--   keys
+--   keys that may be known
 -- Returns the server's time in microseconds; the turns' values; the calls' values; for each key that was found its
 -- position and the ids of its turns; for each key of a turn without calls its position and value; and the positions of
 -- the known keys.
@@ -30,14 +30,19 @@ local function each(all, work)
   end
 end
 
+-- How the entries of a key in the index begin; `prefix` in _redis_values.py.
+local function start_of(key)
+  return string.char(math.floor(#key / 256), #key % 256) .. key .. '\0\1'
+end
+
 for _ = 1, tonumber(take()) do
   want(take())
 end
 
 local keys, found = {}, {}
 for index = 1, tonumber(take()) do
-  local start
-  keys[index], start = take(), take()
+  keys[index] = take()
+  local start = start_of(keys[index])
   local entries = redis.call('ZREVRANGEBYLEX', KEYS[1], '[' .. start .. ':', '[' .. start, 'LIMIT', 0, matches + 1)
   if #entries > 0 then
     local ids = {}
@@ -53,7 +58,7 @@ end
 
 local known = {}
 for index = 1, tonumber(take()) do
-  local start = take()
+  local start = start_of(take())
   if #redis.call('ZRANGEBYLEX', KEYS[1], '[' .. start, '[' .. start .. ':', 'LIMIT', 0, 1) > 0 then
     known[#known + 1] = index - 1
   end
