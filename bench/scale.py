@@ -1,7 +1,8 @@
 """What a store in Redis costs a request and a conversation, and what that makes for many conversations at once.
 
-The costs are measured with a real redis-server. The load of a cluster's nodes is simulated for a million sessions: by
-the hash slots of the store's own keys, and by requests at random.
+The costs are measured with a real redis-server. The load of several nodes is simulated for a million sessions, by the
+hash slots of the store's own keys and by requests at random: if each session is where its hash tag belongs, and if each
+store is as a whole on one node of a Redis Cluster.
 """
 
 import math
@@ -44,6 +45,7 @@ SPARE = 0.5
 """The share of a core that is planned for; the rest is for peaks, and for what a dead machine leaves."""
 
 _SIMULATED = 30  # seconds
+_NODES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +203,23 @@ def _balance(sessions: int) -> list[Row]:
         what = f"sessions of the fullest node, in those of the average one: {sessions:,} sessions with {kind}"
         rows.append(Row(what, "", parts[-1].rpartition(" ")[2], None, ", ".join(parts)))
     rate = round(sessions / THINKING)
-    seconds = [_per_node(rng.choices(slots, k=rate), 12) for _ in range(_SIMULATED)]
+    seconds = [_per_node(rng.choices(slots, k=rate), _NODES) for _ in range(_SIMULATED)]
     busiest = max(max(counts) for counts in seconds) / mean(map(mean, seconds))
-    what = f"requests of the busiest of 12 nodes in its busiest second, in those of the average: {rate:,} a second"
+    what = (
+        f"requests of the busiest of {_NODES} nodes in its busiest second, in those of the average: {rate:,} a second"
+    )
     rows.append(Row(what, "", f"{busiest:.2f}", None, f"{_SIMULATED} simulated seconds"))
     shares = [1 / (rank + 1) for rank in range(len(slots))]
-    uneven = [0.0] * 12
+    uneven = [0.0] * _NODES
     for slot, share in zip(slots, shares, strict=True):
-        uneven[slot * 12 // SLOTS] += share
+        uneven[slot * _NODES // SLOTS] += share
     what = "the same if sessions are used by Zipf's law, the first as often as the next three"
-    rows.append(Row(what, "", f"{12 * max(uneven) / sum(shares):.2f}", None, "one session is never on two nodes"))
+    rows.append(Row(what, "", f"{_NODES * max(uneven) / sum(shares):.2f}", None, "one session is never on two nodes"))
+    for stores in (12, 120, 1_200):
+        slots = [key_slot(Keys(f"team-{number}").number) for number in range(stores)]
+        counts = _per_node(slots, _NODES)
+        what = f"stores of the fullest of {_NODES} nodes, in those of the average: {stores:,} stores"
+        rows.append(Row(what, "", f"{max(counts) / mean(counts):.2f}", None, "each store is on one node"))
     return rows
 
 
@@ -225,7 +234,7 @@ def _plan(conversations: int, plain: Cost, loop: Cost, memory: float) -> Row:
     network = 8 * rate * each(lambda cost: cost.bytes_in + cost.bytes_out) / 1e6
     commands, events = rate * each(lambda cost: cost.commands), rate * each(lambda cost: cost.events)
     detail = (
-        f"{rate:,.1f} requests a second; Redis {redis_cores:.3f} cores, so {math.ceil(redis_cores / SPARE)} primaries; "
+        f"{rate:,.1f} requests a second; Redis {redis_cores:.3f} cores, so {math.ceil(redis_cores / SPARE)} stores; "
         f"{commands:,.0f} commands, {events:,.0f} events, {network:,.1f} Mbit a second; "
         f"{conversations * memory / 2**20:,.1f} MB of records"
     )
