@@ -18,6 +18,9 @@ _IDLE = 2.0
 
 _POLL_INTERVAL = 0.05
 
+_END = 90.0
+"""Seconds that the end of this process takes at most after the drain: then something is stuck."""
+
 
 class Retirement:
     """Unlike at the proxy's end, requests on connections that clients keep are still served, and told to close."""
@@ -31,7 +34,12 @@ class Retirement:
         runtime = self._lifecycle.runtime
         if runtime is None or not runtime.is_serving:
             return  # the start has failed, and mitmproxy ends
-        self._membership.say_ready(describe=runtime.describe, retire=self._retire, orphaned=self._end)
+        self._membership.say_ready(
+            ends_within=(runtime.settings.drain_timeout or 0) + _END,
+            describe=runtime.describe,
+            retire=self._retire,
+            orphaned=self._end,
+        )
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         self._have_closed(flow)

@@ -34,10 +34,16 @@ class Membership:
         self._ask({"lock": str(folder)})
 
     def say_ready(
-        self, *, describe: Callable[[], Message], retire: Callable[[], None], orphaned: Callable[[], None]
+        self,
+        *,
+        ends_within: float,
+        describe: Callable[[], Message],
+        retire: Callable[[], None],
+        orphaned: Callable[[], None],
     ) -> None:
-        """Tell the supervisor that this process serves. From then on `describe` is called for this process's state,
-        `retire` if another process has replaced it, and `orphaned` if the supervisor is gone."""
+        """Tell the supervisor that this process serves, and that its end takes at most `ends_within` seconds. From then
+        on `describe` is called for this process's state, `retire` if another process has replaced it, and `orphaned` if
+        the supervisor is gone."""
         loop = asyncio.get_running_loop()
 
         def read() -> None:
@@ -58,7 +64,7 @@ class Membership:
                     self._waiting[number].set_result(None)
 
         try:
-            send(self.channel, {"ready": True})
+            send(self.channel, {"ready": True, "ends_within": ends_within})
         except OSError:
             orphaned()
         else:

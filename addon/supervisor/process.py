@@ -22,8 +22,15 @@ _DESCRIBE_TIMEOUT = 1.0
 """Seconds that a process has to describe itself; a stopped one does not."""
 
 
+_SEND_PAUSE = 0.01
+"""Seconds until a message is sent again that found the channel full."""
+
+_ENDS_WITHIN = 60.0
+"""Seconds that the end of a process may take that has not said so itself."""
+
+
 class Process:
-    """Made by `start`. `ready` is set when the process serves, `status` when it has ended."""
+    """Made by `start`."""
 
     def __init__(
         self, running: asyncio.subprocess.Process, channel: socket.socket, respond: Respond, collect: Collect
@@ -39,6 +46,7 @@ class Process:
         self.pid = running.pid
         self.is_ready = False
         self.is_told_to_end = False
+        self.ends_within = _ENDS_WITHIN
         self._changed = asyncio.Event()
         self._ended = asyncio.ensure_future(self._wait())
         asyncio.get_running_loop().add_reader(channel, self._read)
@@ -76,6 +84,17 @@ class Process:
     async def wait(self) -> int:
         """The exit status; negative: the signal that ended it."""
         return await asyncio.shield(self._ended)
+
+    async def wait_for_end(self) -> bool:
+        """Wait for the end of a process that was told to end. Returns False if it had to be killed, since that took
+        longer than it may."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.ends_within):
+                await self.wait()
+                return True
+        self.signal(signal.SIGKILL)
+        await self.wait()
+        return False
 
     @property
     def has_ended(self) -> bool:
@@ -125,6 +144,7 @@ class Process:
             return
         if "ready" in message:
             self.is_ready = True
+            self.ends_within = message["ends_within"]
             self._changed.set()
         elif "described" in message:
             waiting = self._described.get(message["described"])
@@ -152,6 +172,12 @@ class Process:
 
     async def _send(self, several: Sequence[Message]) -> None:
         """Send messages as the process reads them. Raises OSError."""
-        async with self._sending:  # the event loop has one writer for each socket
+        async with self._sending:  # one after the other, in their order
             for message in several:
-                await asyncio.get_running_loop().sock_sendall(self._channel, messages.encode(message))
+                while True:
+                    try:
+                        messages.send(self._channel, message)
+                    except BlockingIOError:
+                        await asyncio.sleep(_SEND_PAUSE)
+                    else:
+                        break

@@ -184,7 +184,7 @@ class Supervisor:
                 say("the new process does not serve: the others stay as they are")
                 return
             await old.retire()
-            await old.wait()
+            await self._wait_for_end(old)
             slot.replaced.discard(old)
         say("every process was replaced")
 
@@ -199,9 +199,16 @@ class Supervisor:
         for process in self._processes():
             if not process.is_told_to_end:  # it has just been started, or nobody has sent a signal
                 process.signal(signal.SIGTERM)
-        statuses = await asyncio.gather(*(process.wait() for process in self._processes()))
-        if any(status > 0 for status in statuses):
+        statuses = await asyncio.gather(*(self._wait_for_end(process) for process in self._processes()))
+        if any(statuses):
             self._status = self._status or 1
+
+    async def _wait_for_end(self, process: Process) -> bool:
+        """Returns whether the process has failed."""
+        if not await process.wait_for_end():
+            say(f"process {process.pid} has not ended within {process.ends_within:g} s: it was killed")
+            return True
+        return await process.wait() > 0
 
     def _release(self) -> None:
         self._ports.close()

@@ -1,7 +1,8 @@
 """A stand-in for mitmdump below a supervisor: answers each line with its pid, or `states` with every process's.
 
 `python server.py PORT FOLDER [SLOT]` locks FOLDER. Starts in SLOT fail as often as the file `failures` in it says;
-those in -SLOT end as soon as they are ready.
+those in -SLOT end as soon as they are ready. A process says that it ends within the seconds in `ends_within`, if that
+file is there.
 """
 
 import asyncio
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from addon.supervisor.membership import membership
 
-MORE = 60_000
-"""Characters of a state besides: the states of all processes do not fit into one message."""
+MORE = 1_500_000, 60_000
+"""Characters of a state besides, in slot 0 and in others: one state is too large for a packet, and all together are."""
 
 
 async def main() -> None:
@@ -43,7 +44,13 @@ async def main() -> None:
     except OSError as error:
         sys.exit(f"cannot start: {error}")
     port = servers[0].sockets[0].getsockname()[1]
-    member.say_ready(describe=lambda: {"pid": os.getpid(), "more": "x" * MORE}, retire=end.set, orphaned=end.set)
+    bound = folder / "ends_within"
+    member.say_ready(
+        ends_within=float(bound.read_text()) if bound.exists() else 60.0,
+        describe=lambda: {"pid": os.getpid(), "more": "x" * MORE[min(member.slot, 1)]},
+        retire=end.set,
+        orphaned=end.set,
+    )
     if sys.argv[3:] == [f"-{member.slot}"]:
         sys.exit(7)
     print(f"slot {member.slot} pid {os.getpid()} port {port}", flush=True)

@@ -148,6 +148,16 @@ def test_a_signal_ends_all(start: Start, tmp_path: Path, number: signal.Signals)
     assert not (tmp_path / "control.url").exists()
 
 
+def test_a_process_that_is_stuck_is_killed_at_the_end(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "ends_within").write_text("1")
+    supervisor = start(2, 0)
+    stuck = all_up(supervisor, 2)[1]
+    os.kill(stuck, signal.SIGSTOP)
+    assert supervisor.stop() == 1
+    assert f"process {stuck} has not ended within 1 s: it was killed" in "\n".join(supervisor.lines)
+    assert not is_alive(stuck)
+
+
 def test_a_signal_while_processes_start_ends_all(start: Start) -> None:
     """Wherever in the start, or in a replacement, the signal comes."""
     for wait in (None, r"slot 0 pid", "replace"):
