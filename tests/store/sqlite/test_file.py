@@ -337,7 +337,7 @@ async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     await store.given_calls("one", ["call_0", "call_1", "none"])
     await store.delete_response("one", "r1")
     store._db.set_trace_callback(None)
-    tables = ("turn", "call", "event", "response", "conversation", "given_call", "thread", "next", "request")
+    tables = ("turn", "call", "event", "response", "conversation", "given_call", "thread", "next")
     statements = {text for text in observed if text.lstrip().startswith(("SELECT", "WITH", "UPDATE", "DELETE"))}
     assert len(statements) > 8
     for text in statements:
