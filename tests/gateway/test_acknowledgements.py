@@ -89,7 +89,7 @@ async def test_a_refused_turn_is_not_in_the_conversation(
 
     monkeypatch.setattr(house.store, "sync", failing)
     refused = await house.post(path, document | {"input": "refused", "stream": stream})
-    assert "the disk has failed" in refused.text
+    assert "the change was made, but the disk or all replicas have failed" in refused.text
     await house.post(path, document | {"input": "another"})
     contents = upstream.bodies[-1]["contents"]
     assert "refused" not in str(contents)

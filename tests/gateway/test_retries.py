@@ -260,7 +260,7 @@ async def test_a_kept_answer_is_given_when_it_is_on_disk(
     monkeypatch.setattr(sender.store, "sync", failing)
     refused = await sender.post(path, asked(False, None))
     assert refused.status_code == 503
-    assert "the disk has failed" in refused.text
+    assert "the change was made, but the disk or all replicas have failed" in refused.text
     assert (await sender.post(path, asked(False, None))).content == first
     assert begun(sender) == 1
 
