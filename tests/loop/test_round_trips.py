@@ -54,7 +54,8 @@ async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
     store: Any = proxy.store
     await store.put_toolset("default", Toolset(declarations=[{"name": "lookup"}]))
     await proxy.grafter.session_config("default")  # reads the tools, which are kept
-    await store.look_up("default", keys=[b"none"])  # the server keeps the script
+    await store.look_up("default", keys=[b"none"])  # the server keeps the scripts
+    await store.save_plain("other", [b"none"])
     history: list[Document] = []
     trips = []
     for text in words:
