@@ -310,6 +310,7 @@ class Runtime:
             "requests": len(self._in_flight) + self.active_requests,
             "loops": len(self.loops),
             "live": len(self.lives),
+            "outage": self.store.outage,
             "mcp": [asdict(state) for state in source.server_states()] if source is not None else [],
             "metrics": self.metrics.render().decode(),
         }

@@ -27,6 +27,7 @@ class Process(BaseModel):
     requests: int = Field(description="The model requests that clients wait for now.")
     loops: int = Field(description="The loops that run now.")
     live: int = Field(description="The open Live connections.")
+    outage: str = Field(description="Since when and why the process does not ask the store. Empty: it does.")
     mcp: list[McpServer]
 
 
@@ -35,7 +36,7 @@ class Processes(BaseModel):
 
 
 _SERVER = {"name": "files", "is_up": True, "tools": 3, "error": None}
-_PROCESS = {"pid": 4711, "slot": 1, "requests": 2, "loops": 1, "live": 0, "mcp": [_SERVER]}
+_PROCESS = {"pid": 4711, "slot": 1, "requests": 2, "loops": 1, "live": 0, "outage": "", "mcp": [_SERVER]}
 
 
 @router.get(

@@ -21,6 +21,7 @@ def process(slot: int, requests: int) -> dict[str, Any]:
         "requests": requests,
         "loops": 1,
         "live": 0,
+        "outage": "not reachable" if slot == 2 else "",
         "mcp": [server],
         "metrics": metrics.render().decode(),
     }
@@ -39,6 +40,7 @@ async def test_each_process_is_listed(client: httpx2.AsyncClient) -> None:
     items = (await client.get("/v1/processes")).json()["items"]
     assert [(one["slot"], one["pid"], one["requests"]) for one in items] == [(1, 101, 4), (2, 102, 3)]
     assert [one["mcp"][0]["error"] for one in items] == [None, "it is starting"]
+    assert [one["outage"] for one in items] == ["", "not reachable"]
     assert "metrics" not in items[0]
 
 
