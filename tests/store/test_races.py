@@ -16,6 +16,7 @@ async def test_of_concurrent_tasks_one_wins(scheme: str, tmp_path: Path) -> None
     check([await play(URLS[scheme](tmp_path), ROUNDS)])
 
 
+@pytest.mark.e2e
 def test_of_players_in_two_processes_on_redis_one_wins() -> None:
     check(play_in_processes(servers.new_url(), ROUNDS))
 

@@ -48,6 +48,7 @@ def test_all_keys_of_a_store_in_a_cluster_have_one_slot() -> None:
         assert slot_of(tag) == slot_of("p:1")
 
 
+@pytest.mark.e2e
 def test_a_slot_is_what_the_cluster_computes() -> None:
     (port, *_) = servers.shared_cluster(servers.program_under_test())
     for prefix in ("toolgraft", "a", "one.two:3"):

@@ -182,6 +182,7 @@ async def test_a_proxy_whose_clock_is_an_hour_off_takes_nothing_from_others(
         await store.close()
 
 
+@pytest.mark.e2e
 async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):
@@ -210,6 +211,7 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     await store.close()
 
 
+@pytest.mark.e2e
 async def test_waiters_wake_after_a_change_of_the_server_whose_clock_is_behind() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):
