@@ -30,7 +30,7 @@ if [ "${1-}" = --long ]; then
     step bounded 600 python -m tests.simulation --chats 300
     # Always the same seed, and on a fast machine no further: no change fails by a chance that has nothing to do with it.
     step bounded 600 python -m tests.fuzz --seconds 60 --seed 1 --max-tries 40000
-    step bounded 900 python -m pytest -m "hypothesis and not e2e" --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
+    step bounded 900 python -m pytest -m hypothesis --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
     step bounded 300 python -m pytest tests/store -k redis
     unset TOOLGRAFT_TEST_REDIS

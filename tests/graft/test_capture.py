@@ -12,10 +12,11 @@ from store.models import CachedTools, Status
 from tests.contents import call, model
 from tests.graft.captures import ASKED, ID, OWN, PLACEHOLDER, texts, whole
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
+from tests.store import servers
 
 pytestmark = [
     pytest.mark.usefixtures("counted_ids"),
-    pytest.mark.parametrize("store", ["memory", "sqlite", "redis"], indirect=True),
+    pytest.mark.parametrize("store", ["memory", "sqlite", servers.REDIS], indirect=True),
 ]
 
 

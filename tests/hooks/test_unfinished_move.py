@@ -13,7 +13,7 @@ from tests.hooks.harness import Hooks
 from tests.store import servers
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "redis"])
+@pytest.mark.parametrize("backend", ["sqlite", servers.REDIS])
 async def test_the_proxy_does_not_start_on_an_unfinished_move(hooks: Hooks, tmp_path: Path, backend: str) -> None:
     url = servers.new_url() if backend == "redis" else f"sqlite:///{tmp_path / 'new.db'}"
     runtime = hooks.lifecycle.runtime

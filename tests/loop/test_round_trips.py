@@ -15,6 +15,8 @@ from tests.contents import model, user
 from tests.loop.conftest import Proxy, call, says
 from tests.store import servers
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[Proxy]:

@@ -65,6 +65,7 @@ _LONG = [pytest.mark.e2e, pytest.mark.long]
         pytest.param(2, 30, 10, (TIED,), of_one_account, id="tied", marks=_LONG),
     ],
 )
+@pytest.mark.e2e
 @pytest.mark.parametrize("program", ["redis-server", "valkey-server"])
 async def test_turns_are_told_apart_in_redis_as_in_memory(
     program: str, seed: int, chats: int, steps: int, kinds: Sequence[words.Kind], clients: Clients

@@ -15,6 +15,9 @@ URLS: dict[str, Callable[[Path], str]] = {
     "sqlite": database_in,
     "redis": lambda folder: servers.new_url(),
 }
+SCHEMES = ["memory", "sqlite", servers.REDIS]
+"""Parameters: the keys of URLS."""
+
 TTL = 1000.0
 
 
@@ -37,7 +40,12 @@ def _servers() -> Iterator[None]:
     servers.stop_all()
 
 
-@pytest.fixture(params=[*sorted(URLS), pytest.param("redis-cluster", marks=[pytest.mark.e2e, pytest.mark.long])])
+@pytest.fixture(
+    params=[
+        *SCHEMES,
+        pytest.param("redis-cluster", marks=[pytest.mark.e2e, pytest.mark.long]),
+    ]
+)
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
     url = URLS[request.param](tmp_path) if request.param in URLS else servers.new_cluster_url()
     store = open_url(url, ttl=TTL, clock=clock, uptime=clock)

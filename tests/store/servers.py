@@ -21,6 +21,9 @@ from store.backends.redis import RedisStore
 REQUIRED = "TOOLGRAFT_REQUIRE_REDIS"
 """An environment variable: a missing server is a failure instead of a skip."""
 
+REDIS = pytest.param("redis", marks=pytest.mark.e2e)
+"""A parameter of tests that take a store of each backend."""
+
 _WITH_US = '"$@" & read _; kill -9 $!; wait'
 """A shell script: the server ends when this process does, however that ends."""
 

@@ -8,7 +8,7 @@ import pytest
 from store.base import Store, run_now
 from store.factory import open_url
 from store.models import Document, UndeliveredAnswer
-from tests.store.conftest import TTL, URLS, Clock
+from tests.store.conftest import SCHEMES, TTL, URLS, Clock
 from tests.store.response_records import a_response
 
 KEY = b"the request"
@@ -122,7 +122,7 @@ async def test_an_answer_goes_with_its_response_and_its_session(store: Store) ->
 
 
 @pytest.mark.parametrize("ttl", [TTL, 10 * HOUR])
-@pytest.mark.parametrize("kind", URLS)
+@pytest.mark.parametrize("kind", SCHEMES)
 async def test_an_answer_is_kept_for_an_hour_at_most(kind: str, ttl: float, clock: Clock, tmp_path: Path) -> None:
     store = open_url(URLS[kind](tmp_path), ttl=ttl, clock=clock, uptime=clock)
     await store.open()

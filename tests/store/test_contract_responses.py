@@ -294,6 +294,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.e2e
 @given(steps=STEPS)
 def test_all_backends_give_the_same_results_for_any_operations(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]

@@ -22,7 +22,7 @@ from store.exports import KINDS
 from store.factory import open_url
 from store.models import CachedTools, Policy, Session, Toolset, UndeliveredAnswer
 from tests.store import servers
-from tests.store.conftest import URLS
+from tests.store.conftest import SCHEMES, URLS
 from tests.store.records import WORKERS, a_turn, save
 from tests.store.response_records import a_part, a_response, chat
 
@@ -57,7 +57,7 @@ async def fill(store: Store, now: float) -> None:
     await store.delete_response("one", "r1")
 
 
-@pytest.fixture(params=sorted(URLS))
+@pytest.fixture(params=SCHEMES)
 async def other(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Store, moving.Clock]]:
     """An empty store of each backend, with its clock."""
     clock = moving.Clock()
@@ -119,6 +119,7 @@ async def test_versions_are_not_given_again(other: tuple[Store, moving.Clock]) -
     assert (await store.put_policy("two", Policy())).version > 10**15
 
 
+@pytest.mark.e2e
 async def test_a_store_that_real_requests_filled_works_after_two_moves(tmp_path: Path) -> None:
     urls = [f"sqlite:///{tmp_path / 'a.db'}", servers.new_url(), f"sqlite:///{tmp_path / 'b.db'}"]
     store = open_url(urls[0], ttl=TTL)
@@ -159,6 +160,7 @@ async def seed_request(store: Store, text: str) -> bytes:
     return outcome.body
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("at", range(1, 12, 2))
 async def test_an_interrupted_move_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     first, second = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
@@ -192,6 +194,7 @@ async def test_an_interrupted_move_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert done.target["responses"].count == 5
 
 
+@pytest.mark.e2e
 async def test_a_move_from_a_store_in_use_is_refused(tmp_path: Path) -> None:
     first, second = f"sqlite:///{tmp_path / 'a.db'}", servers.new_url()
     store, shared = open_url(first, ttl=TTL), open_url(second, ttl=TTL)
@@ -239,6 +242,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_stops_nothing(tmp_path:
     assert done.target["turns"].count == 2
 
 
+@pytest.mark.e2e
 async def test_damaged_values_in_redis_are_named_too() -> None:
     first, second = servers.new_url(), servers.new_url()
     store = open_url(first, ttl=TTL)

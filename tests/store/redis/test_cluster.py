@@ -14,6 +14,8 @@ from tests.store import servers
 from tests.store.records import WORKERS, save
 from tests.store.redis.test_failover import can_save, until
 
+pytestmark = pytest.mark.e2e
+
 
 async def open_store(url: str) -> RedisStore:
     store = open_url(url, ttl=1000.0)
@@ -48,7 +50,6 @@ def test_all_keys_of_a_store_in_a_cluster_have_one_slot() -> None:
         assert slot_of(tag) == slot_of("p:1")
 
 
-@pytest.mark.e2e
 def test_a_slot_is_what_the_cluster_computes() -> None:
     (port, *_) = servers.shared_cluster(servers.program_under_test())
     for prefix in ("toolgraft", "a", "one.two:3"):
@@ -156,7 +157,6 @@ def move(ports: list[int], slot: int, source: int, target: int) -> None:
     end_of_move(ports, slot, source, target)
 
 
-@pytest.mark.e2e
 @pytest.mark.long
 async def test_a_replica_takes_over_and_has_what_it_confirmed() -> None:
     with servers.running_cluster(servers.program_under_test(), replicas=1) as ports:

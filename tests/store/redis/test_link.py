@@ -11,6 +11,8 @@ from store.backends import _redis_wire as wires
 from store.base import StoreUnavailable
 from tests.store import servers
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 async def link() -> AsyncIterator[links.Link]:

@@ -18,6 +18,8 @@ from store.models import Policy
 from tests.store import servers
 from tests.store.records import WORKERS, a_call, a_turn, save
 
+pytestmark = pytest.mark.e2e
+
 
 class Server:
     def __init__(self, pid: int) -> None:

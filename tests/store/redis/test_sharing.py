@@ -15,6 +15,8 @@ from store.models import Call, Policy, Response, Status, Toolset
 from tests.store import servers
 from tests.store.records import SOON, WORKERS, a_call, a_turn, revision_of, save, turns_of_the_loop, types
 
+pytestmark = pytest.mark.e2e
+
 WEATHER = ["get_weather"]
 
 
@@ -157,7 +159,6 @@ async def test_leases_run_by_the_server_s_clock_whatever_a_proxy_s_own_says(stor
     assert abs(claimed.lease_until - 60.0 - now[0]) < 30
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_proxy_whose_clock_is_an_hour_off_takes_nothing_from_others(
     hours: int, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +183,6 @@ async def test_a_proxy_whose_clock_is_an_hour_off_takes_nothing_from_others(
         await store.close()
 
 
-@pytest.mark.e2e
 async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):
@@ -211,7 +211,6 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     await store.close()
 
 
-@pytest.mark.e2e
 async def test_waiters_wake_after_a_change_of_the_server_whose_clock_is_behind() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):
