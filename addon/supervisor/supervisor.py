@@ -26,6 +26,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _STEADY = 1.0
 """Seconds that a process must have served for its start not to count as a failure."""
 
+_TOLERATED = 2
+"""How often in a row a process may end soon after its start before the connections that wait for the slot are reset.
+One may be killed twice by chance."""
+
 _ADDRESS_FILES = ("control.url", "proxy.json")
 
 
@@ -120,7 +124,7 @@ class Supervisor:
             slot.process = None
             say(f"process {process.pid} of slot {slot.number + 1} {_in_words(status)}: another one is started")
             failures = 0 if is_steady else failures + 1
-            if process.is_ready and failures <= 1:
+            if process.is_ready and failures <= _TOLERATED:
                 continue  # its connections wait
             self._ports.pause(slot.number)
             await asyncio.sleep(min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE))
