@@ -65,8 +65,11 @@ def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Doc
     return [declaration for declaration in shared if declaration["name"] not in own]
 
 
-_PATIENCE = 0.05
+_PATIENCE = 0.25
 """Seconds that a request waits for a store that may be gone, if its session had no tools when the store last said."""
+
+_STEPS = 5
+"""Into which that time is divided, to see in which of them the event loop was busy."""
 
 _SIZE = 2048
 """The approximate memory use of a configuration in bytes, besides its own tools."""
@@ -113,19 +116,21 @@ class SessionConfigs:
         return config
 
     async def _snapshot_soon(self, session: str) -> Snapshot | None:
-        """The snapshot; None if the store does not give it at once."""
+        """The snapshot; None if the store does not give it soon, or is not asked. Raises StoreUnavailable otherwise."""
         if self._overdue is not None and not self._overdue.done():
             return None
         reading = asyncio.ensure_future(self.store.snapshot(session))
         reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # maybe nobody waits for it
-        await asyncio.wait({reading}, timeout=_PATIENCE)
+        await _wait_awake(reading, _PATIENCE)
         if not reading.done():
             self._overdue = reading
             return None
         try:
             return reading.result()
         except StoreUnavailable:
-            return None
+            if self.store.outage:
+                return None
+            raise
 
     def share(self, declarations: Sequence[Document]) -> None:
         """Replace the tools that every session has."""
@@ -159,3 +164,15 @@ class SessionConfigs:
             placeholder=self.placeholder,
             **effective_policy(policy, self.settings),
         )
+
+
+async def _wait_awake(reading: asyncio.Future[Any], seconds: float) -> None:
+    """Wait for the reading, at most for these seconds. Time in which the event loop was busy with something else says
+    nothing of the store, and does not count."""
+    clock = asyncio.get_running_loop().time
+    step, left = seconds / _STEPS, _STEPS
+    while left and not reading.done():
+        began = clock()
+        await asyncio.wait({reading}, timeout=step)
+        if clock() - began < 2 * step:
+            left -= 1

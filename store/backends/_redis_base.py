@@ -51,6 +51,7 @@ class RedisBase(Store):
         self.link = Link(address)
         self.traffic = self.link.traffic
         self.keys = Keys(address.prefix, one_slot=address.kind == "cluster")
+        self.link.probe = ("HGET", self.keys.meta, "epoch")
         if clock is time.time:
             self.clock = self.link.time
         self._clocks = self._new_clocks()

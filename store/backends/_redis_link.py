@@ -208,6 +208,8 @@ class Link:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.round_trips = 0
+        self.probe: Command = ("PING",)
+        """What shows whether the server is ready: a read of one of the store's keys."""
         self.traffic = Traffic()
         self.breaker = Breaker(address.name, self._probe, self.traffic)
         self._node: Node | None = None
@@ -254,6 +256,7 @@ class Link:
         self._unused.clear()
         if self.traffic.running:
             await self._unused.wait()  # each has a time limit
+            await self.breaker.close()  # which the last of them may have opened
         if node is not None:
             node.close()
 
@@ -332,13 +335,15 @@ class Link:
                 self._unused.set()
 
     async def _probe(self) -> bool:
-        """Whether the server answers over a new connection."""
+        """Whether the server answers over a new connection, and may be asked for the store's keys."""
         if self._node is None:
             return False
         self._node.close()
         try:
-            ((seconds, rest),) = await self._node.run([("TIME",)])
+            (seconds, rest), reply = await self._node.run([("TIME",), self.probe])
         except (hiredis.HiredisError, OSError, TypeError, ValueError):
+            return False
+        if isinstance(reply, hiredis.ReplyError) and _kind(reply) == "connection":
             return False
         self.note_time(int(seconds) * 1_000_000 + int(rest))
         self.breaker.answered()

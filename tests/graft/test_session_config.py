@@ -1,14 +1,19 @@
 """What holds for a session: its policy over the options, made again when it is at another version."""
 
+import asyncio
+import time
+
 import pytest
 
 from addon.core.framing.documents import encode
+from addon.graft import session_config
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
 from addon.settings import Settings
-from store.base import Store
+from store.base import Store, StoreUnavailable
 from store.budget import Budget
+from store.models import Snapshot, Toolset
 from tests.contents import call, user
 from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, target
 
@@ -95,3 +100,44 @@ async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(memory:
         assert 0 < grafter.budget.sizes()["session configs"] < 40_000
     assert len(grafter.session_configs._configs) < 20
     assert await grafter.session_config("made-up-99") is config
+
+
+@pytest.fixture
+async def shared(memory: Store, monkeypatch: pytest.MonkeyPatch) -> Grafter:
+    """A grafter whose store must be awaited, and which has met the session default without tools."""
+    monkeypatch.setattr(type(memory), "suspends", True)
+    grafter = Grafter(memory, Settings(), Metrics())
+    assert await grafter.session_config("default") is None
+    return grafter
+
+
+async def test_a_busy_event_loop_is_not_taken_for_a_store_that_is_gone(
+    shared: Grafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_config, "_PATIENCE", 0.05)
+    read, loop = shared.store.snapshot, asyncio.get_running_loop()
+
+    async def busy(session: str) -> Snapshot:
+        for _ in range(8):
+            loop.call_soon(time.sleep, 0.03)
+            await asyncio.sleep(0)
+        return await read(session)
+
+    monkeypatch.setattr(shared.store, "snapshot", busy)
+    await shared.store.put_toolset("default", Toolset(declarations=[WEATHER]))
+    config = await shared.session_config("default")
+    assert config is not None
+    assert config.declared == {WEATHER["name"]}
+
+
+async def test_a_session_that_had_no_tools_passes_in_an_outage_only(
+    shared: Grafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(session: str) -> Snapshot:
+        raise StoreUnavailable("the session cannot be read")
+
+    monkeypatch.setattr(shared.store, "snapshot", fails)
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        await shared.session_config("default")
+    monkeypatch.setattr(type(shared.store), "outage", "not reachable")
+    assert await shared.session_config("default") is None

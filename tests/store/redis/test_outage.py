@@ -171,3 +171,17 @@ async def test_a_store_is_closed_in_an_outage(store: Given) -> None:
     await waiting
     with pytest.raises(StoreUnavailable, match="not open"):
         await it.ping()
+
+
+async def test_a_store_that_is_closed_while_a_write_waits_leaves_no_probe(store: Given) -> None:
+    it, server = store
+    server.stop()
+    write = asyncio.ensure_future(it.put_policy("one", Policy()))
+    await asyncio.sleep(0)
+    before = asyncio.all_tasks()
+    await it.close()
+    with pytest.raises(StoreUnavailable):
+        await write
+    assert it.link.traffic.openings == 1
+    assert asyncio.all_tasks() <= before
+    assert not it.link.breaker.is_open
