@@ -1,5 +1,6 @@
 """The supervisor with real processes, which answer each connection with their pid."""
 
+import contextlib
 import json
 import os
 import re
@@ -208,6 +209,28 @@ def test_a_process_that_ends_at_once_is_started_with_longer_and_longer_pauses(st
     until(lambda: supervisor.log.count("of slot 2 ended with status 7") >= 3, "the third end")
     (pid,) = {int(line.split()[3]) for line in supervisor.lines if line.startswith("slot 0")}
     assert {pid_at(port) for _ in range(20)} == {pid}, "its slot gets no connections meanwhile"
+
+
+def test_connections_wait_for_the_next_process_after_two_that_were_killed(start: Start) -> None:
+    port = free_port()
+    supervisor = start(2, port)
+    first = all_up(supervisor, 2)[1]
+    os.kill(first, signal.SIGKILL)
+
+    def latest() -> int:
+        return [int(line.split()[3]) for line in supervisor.lines if line.startswith("slot 1")][-1]
+
+    until(lambda: latest() != first, "the second process")
+    second = latest()
+    os.kill(second, signal.SIGSTOP)
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(20)]
+        os.kill(second, signal.SIGKILL)
+        for connection in connections:
+            connection.sendall(b"pid\n")
+        answered = {int(stack.enter_context(connection.makefile()).readline()) for connection in connections}
+    assert len(answered) == 2
+    assert not answered & {first, second}
 
 
 def test_a_reload_that_fails_leaves_the_processes(start: Start, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+import hiredis
 import pytest
 
 from store.backends import _breaker as breaker
 from store.backends import _redis_link as links
-from store.backends._redis_wire import Wire
+from store.backends._redis_wire import Command, Wire
 from store.backends.redis import RedisStore
 from store.base import StoreUnavailable
 from store.factory import open_url
@@ -101,6 +102,22 @@ async def test_a_probe_needs_no_connection_that_others_are_still_opening(store: 
     node._opening.add_done_callback(node._opened)
     assert await it.link._probe()
     await it.snapshot("one")
+
+
+async def test_a_probe_reads_what_operations_read(store: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    it, _ = store
+    assert it.link._node is not None
+    asked: list[object] = []
+
+    async def loading(commands: Sequence[Command]) -> list[object]:
+        asked.extend(commands)
+        return [[b"1", b"0"], hiredis.ReplyError("LOADING Redis is loading the dataset in memory")]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it.link._node, "run", loading)
+        assert not await it.link._probe()
+    assert asked == [("TIME",), ("HGET", it.keys.meta, "epoch")]
+    assert await it.link._probe()
 
 
 async def _never() -> Wire:
