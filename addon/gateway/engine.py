@@ -1,6 +1,5 @@
 """Runs one turn of a front door: a Gemini request is handled like any client's, and its answer is decoded."""
 
-import dataclasses
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -20,7 +19,6 @@ from addon.gateway.upstream_factory import Caller, UpstreamFactory
 from addon.graft.capture import note_answer
 from addon.graft.exchange import Abandoned, Forward, Reply
 from addon.graft.grafter import Grafter, GraftFailed
-from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
@@ -89,7 +87,7 @@ class Engine:
         body = encode({**request, "contents": contents})
         target = _target(model, stream=stream)
         try:
-            config = await _session_config(grafter, caller.session)
+            config = await grafter.door_config(caller.session)
         except GraftFailed as error:
             raise TurnFailed(500, f"toolgraft: {error}") from error
         address = _address(grafter, target, model, caller.key)
@@ -123,15 +121,6 @@ def check_model(model: object) -> str:
     if not isinstance(model, str) or not _MODEL.fullmatch(model):
         raise Problem(400, f"model: must be {MODEL_FORM}", field="model")
     return model
-
-
-async def _session_config(grafter: Grafter, session: str) -> SessionConfig:
-    """The session's configuration, also if the session has no tools. The client's tools are kept, because clients of a
-    front door declare them on purpose. Calls of tools that are no longer declared become text in the history."""
-    config = await grafter.session_config(session)
-    if config is None:
-        config = grafter.session_configs.build(session, await grafter.store.snapshot(session), None)
-    return dataclasses.replace(config, client_tools="keep", flattens=True)
 
 
 def _by_place(contents: Sequence[Document], turn_ids: Sequence[str]) -> dict[int, str]:

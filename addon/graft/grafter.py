@@ -101,8 +101,15 @@ class Grafter:
 
     async def session_config(self, session: str) -> SessionConfig | None:
         """The session's configuration; None if its traffic is not to be touched. Raises EXCHANGE_FAILED."""
+        return await self._config(self.session_configs.of(session))
+
+    async def door_config(self, session: str) -> SessionConfig:
+        """The configuration for requests at a front door. Raises EXCHANGE_FAILED."""
+        return await self._config(self.session_configs.at_door(session))
+
+    async def _config[T](self, reading: Awaitable[T]) -> T:
         try:
-            return await self.session_configs.of(session)
+            return await reading
         except StoreUnavailable:
             raise
         except Exception as error:

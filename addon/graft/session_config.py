@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from addon.core.framing.documents import Document, memory_of
 from addon.core.history.placeholder import Placeholder
@@ -75,6 +75,11 @@ _SIZE = 2048
 """The approximate memory use of a configuration in bytes, besides its own tools."""
 
 
+class _Key(NamedTuple):
+    session: str
+    at_door: bool = False
+
+
 class SessionConfigs:
     """The configurations of a store's sessions, each rebuilt when its session's version changes. `shared`: declarations
     that every session has besides its own. A session with an empty toolset has none of them, and strips everything.
@@ -86,33 +91,45 @@ class SessionConfigs:
         self.store = store
         self.settings = settings
         self.placeholder = Placeholder(settings.placeholder)
-        self._configs: Share[str, SessionConfig | None] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
+        self._configs: Share[_Key, SessionConfig | None] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
         self._overdue: asyncio.Future[Snapshot] | None = None
         """A read that a request no longer waits for. Until it has ended, no other session without tools waits."""
         self.share(shared)
 
     async def of(self, session: str) -> SessionConfig | None:
         """Returns None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
-        if session in self._configs and self._configs.peek(session) is None:
+        key = _Key(session)
+        if key in self._configs and self._configs.peek(key) is None:
             snapshot = await self._snapshot_soon(session)
             if snapshot is None:
                 return None
         else:
             snapshot = await self.store.snapshot(session)
-        toolset = snapshot.record.toolset if snapshot.record is not None else None
-        if toolset is None and not self.shared:
+        if (snapshot.record is None or snapshot.record.toolset is None) and not self.shared:
             if self.store.suspends:
-                self._configs.put(session, None, len(session))
+                self._configs.put(key, None, len(session))
             else:
-                self._configs.pop(session)
+                self._configs.pop(key)
             return None
-        config = self._configs.get(session)
+        return self._current(key, snapshot)
+
+    async def at_door(self, session: str) -> SessionConfig:
+        """The configuration for requests at a front door, also if the session has no tools. The client's tools are
+        kept, because clients of a front door declare them on purpose. Calls of tools that are no longer declared become
+        text in the history. Raises StoreUnavailable."""
+        return self._current(_Key(session, at_door=True), await self.store.snapshot(session))
+
+    def _current(self, key: _Key, snapshot: Snapshot) -> SessionConfig:
+        config = self._configs.get(key)
         if config is None or config.version != snapshot.version:
-            config = self.build(session, snapshot, toolset)
-            self._configs.put(session, config, self._size(config))
+            toolset = snapshot.record.toolset if snapshot.record is not None else None
+            config = self.build(key.session, snapshot, toolset)
+            if key.at_door:
+                config = dataclasses.replace(config, client_tools="keep", flattens=True)
+            self._configs.put(key, config, self._size(config))
         elif config.revision != snapshot.revision:
             config = dataclasses.replace(config, revision=snapshot.revision)
-            self._configs.replace(session, config)
+            self._configs.replace(key, config)
         return config
 
     async def _snapshot_soon(self, session: str) -> Snapshot | None:

@@ -69,7 +69,8 @@ class Runner:
         self.config = exchange.config
         self.address = address
         self.wire = exchange.wire
-        self.request = self.wire.read(body)
+        known = exchange.request
+        self.request = known if known.body is body else self.wire.read(body)
         self.loop_id = secrets.token_hex(8)
         self.machine = AnswerMachine(
             exchange,

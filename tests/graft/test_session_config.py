@@ -141,3 +141,16 @@ async def test_a_session_that_had_no_tools_passes_in_an_outage_only(
         await shared.session_config("default")
     monkeypatch.setattr(type(shared.store), "outage", "not reachable")
     assert await shared.session_config("default") is None
+
+
+async def test_a_front_door_keeps_the_client_s_tools_and_has_a_config_for_any_session(graft: Graft) -> None:
+    grafter = graft.grafter
+    bare = await grafter.door_config("bare")
+    assert (bare.client_tools, bare.flattens, list(bare.toolbox.names)) == ("keep", True, [])
+    assert await grafter.door_config("bare") is bare, "it is made once"
+    assert await grafter.session_config("bare") is None, "other traffic of the session is not touched"
+    await graft.tools(WEATHER, client_tools="strip", session="bare")
+    changed = await grafter.door_config("bare")
+    assert (changed.client_tools, list(changed.toolbox.names)) == ("keep", ["get_weather"])
+    through_the_proxy = await graft.session_config("bare")
+    assert (through_the_proxy.client_tools, through_the_proxy.flattens) == ("strip", False)
