@@ -258,6 +258,10 @@ class Store(Calls, Responses, Exports):
         """After StoreUnavailable: return once the backend may work again, at the latest after these seconds."""
         await asyncio.sleep(timeout)
 
+    async def next_trip(self) -> None:
+        """Return right before the backend asks its server for something else, or after a moment: what the caller then
+        writes costs no round trip of its own. At once if the backend has no server."""
+
     # --- sessions ---------------------------------------------------------------------------------------------
     #
     # `if_version`: write only if the session is at this version, 0 or less if it must not exist; else raises
@@ -310,7 +314,8 @@ class Store(Calls, Responses, Exports):
         """Note the keys of a turn without calls, so that no other turn is taken for it. `chain` is stored with the
         first key, or b"" if turns noted under that key have different chains. No event, no record: a note is kept for
         at least twice as long as records. A backend may write notes together and later, if `look_up` finds them at
-        once and a crash of the process loses none."""
+        once and a crash of the process loses none. (The proxy itself does not wait for a note where the store
+        suspends: see `PlainNotes`.)"""
 
     @abc.abstractmethod
     async def look_up(

@@ -16,7 +16,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.note_reader import FINISH, NoteReader
 from addon.graft.reading import holds, markers_of
-from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, take_over_answer
+from addon.graft.shell import note_beginnings, note_broken, note_delivered, note_plain, record, take_over_answer
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, run_now
 from store.models import CachedTools
@@ -79,9 +79,12 @@ class Capture:
         """`settle`, for a store that never suspends."""
         run_now(self.settle(whole))
 
-    async def settle(self, whole: bool) -> None:
-        """Note whether the client has the whole answer; if not, it never will."""
-        await (note_delivered if whole and self._ended else note_broken)(self.grafter, self.machine)
+    async def settle(self, whole: bool, *, soon: bool = False) -> None:
+        """Note whether the client has the whole answer; if not, it never will. `soon`: as in `note_delivered`."""
+        if whole and self._ended:
+            await note_delivered(self.grafter, self.machine, soon=soon)
+        else:
+            await note_broken(self.grafter, self.machine)
 
     def fail(self, words: str) -> bytes:
         """End a stream that cannot be read any further with this error."""
@@ -188,7 +191,7 @@ async def note_answer(
         if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
             notes += reader.beginnings()
         for keys, chain in notes:
-            await grafter.plain_notes.add(exchange.config.session, keys, chain)
+            await note_plain(grafter, exchange, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that was passed on could not be noted")
 

@@ -1,6 +1,7 @@
 """The part that all shells of an answer machine share: its records, and what follows if they cannot be stored."""
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from addon.graft.effects import Effect, Mistake, Note, Pause, Save, Warn
@@ -21,7 +22,7 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
             case Save():
                 await _save(grafter, effect)
             case Note(keys, chain):
-                await grafter.plain_notes.add(machine.exchange.config.session, keys, chain)
+                await note_plain(grafter, machine.exchange, keys, chain)
             case Pause(token, paused):
                 grafter.continuations.keep(machine.exchange.config.session, token, paused)
             case Warn(text):
@@ -34,12 +35,19 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
     except StoreUnavailable as error:
         instead = store_failed(grafter, machine, error)
         if instead is None and isinstance(effect, Save) and effect.keys:  # the client has the turn, the ledger does not
-            await grafter.plain_notes.add(machine.exchange.config.session, effect.keys, b"")
+            await note_plain(grafter, machine.exchange, effect.keys, b"")
         return instead
     except Exception as error:
         grafter.failed(error, "an answer could not be stored")
         return machine.fail(500, "INTERNAL", f"{type(error).__name__} while the answer was stored")
     return None
+
+
+async def note_plain(grafter: Grafter, exchange: Exchange, keys: Sequence[bytes], chain: bytes) -> None:
+    """Note a turn without calls. Never raises."""
+    config = exchange.config
+    # until the session has a turn with calls, no other can be taken for one
+    await grafter.plain_notes.add(config.session, keys, chain, is_urgent=config.revision != 0)
 
 
 async def _save(grafter: Grafter, save: Save) -> None:
@@ -75,9 +83,12 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
     return resumption(*found, partial(grafter.owners.may_run_twice, exchange.config))
 
 
-async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises."""
+async def note_delivered(grafter: Grafter, machine: AnswerMachine, *, soon: bool = False) -> None:
+    """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises. `soon`: with
+    what the store is asked next."""
     try:
+        if soon and machine.complete:
+            await grafter.store.next_trip()
         for turn_id in machine.complete:
             await grafter.store.mark_delivered(machine.exchange.config.session, turn_id)
     except StoreUnavailable as error:
@@ -90,7 +101,7 @@ async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note the beginnings that a client without the whole answer may have kept. Never raises."""
     try:
         for keys, chain in machine.beginnings():
-            await grafter.plain_notes.add(machine.exchange.config.session, keys, chain)
+            await note_plain(grafter, machine.exchange, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be noted")
 

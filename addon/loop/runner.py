@@ -157,10 +157,15 @@ class Runner:
         """The id of the first candidate's turn, if it ended cleanly, else ""."""
         return self.machine.first_turn
 
-    async def settle_handover(self, whole: bool = True) -> None:
-        """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
-        if self._ended:
-            await (note_delivered if whole else note_broken)(self.grafter, self.machine)
+    async def settle_handover(self, whole: bool = True, *, soon: bool = False) -> None:
+        """Note that the client has the whole answer, or never will. An answer that broke off was noted before. `soon`:
+        as in `note_delivered`."""
+        if not self._ended:
+            return
+        if whole:
+            await note_delivered(self.grafter, self.machine, soon=soon)
+        else:
+            await note_broken(self.grafter, self.machine)
 
     async def cut_off(self) -> None:
         """Note that the client or the proxy has ended the answer, after `output` was closed. How much of it the client

@@ -150,6 +150,9 @@ class RedisBase(Store):
         if not self._primary.confirms(str(info["master_replid"])):
             raise NotDurable(f"store {self.link.address.name}: another primary, which may lack the write")
 
+    async def next_trip(self) -> None:
+        await self.link.next_trip()
+
     @property
     def outage(self) -> str:
         return self.link.breaker.outage

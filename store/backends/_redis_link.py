@@ -32,6 +32,9 @@ _PAUSE = 0.02, 0.5
 _PATIENT_TRIES = 20
 """The same in a cluster, while keys are moved or another primary is elected: `PATIENCE` ends them."""
 
+_COMPANY = 0.02
+"""Seconds that what nobody waits for waits for other commands, whose write it shares."""
+
 _NOT_READY = ("LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "ASK ")
 """How replies begin to commands that can be sent later."""
 
@@ -214,6 +217,7 @@ class Link:
         self.breaker = Breaker(address.name, self._probe, self.traffic)
         self._node: Node | None = None
         self._unused = asyncio.Event()
+        self._departure: tuple[asyncio.Event, asyncio.TimerHandle] | None = None  # of those who wait for company
         self._time: tuple[float, float] | None = None  # of the server, and of the monotonic clock at that moment
 
     def connect(self) -> None:
@@ -251,6 +255,7 @@ class Link:
 
     async def close(self) -> None:
         """Let running commands end, and close all connections."""
+        await self._take_along()
         node, self._node = self._node, None
         await self.breaker.close()
         self._unused.clear()
@@ -275,6 +280,7 @@ class Link:
         on a connection of their own."""
         if not commands:
             return []
+        await self._take_along()
         async with self._using() as node:
             run = node.run_apart if any(one[0] == "WAIT" for one in commands) else node.run
             return [shaped(*one) for one in zip(commands, await run(commands), strict=True)]
@@ -282,6 +288,7 @@ class Link:
     async def script(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> Any:
         """Run a script. Raises StoreUnavailable."""
         rest = len(keys), *keys, *arguments
+        await self._take_along()
         async with self._using() as node:
             (reply,) = await node.run([("EVALSHA", script.digest, *rest)])
             if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
@@ -289,6 +296,26 @@ class Link:
             if isinstance(reply, hiredis.ReplyError):
                 raise reply
             return reply
+
+    async def next_trip(self) -> None:
+        """Returns right before other commands are sent, or soon. What its caller runs then goes out before these, in
+        the same write."""
+        if self._departure is None:
+            event = asyncio.Event()
+            self._departure = event, asyncio.get_running_loop().call_later(_COMPANY, self._depart)
+        await self._departure[0].wait()
+
+    def _depart(self) -> None:
+        if self._departure is not None:
+            (event, timer), self._departure = self._departure, None
+            timer.cancel()
+            event.set()
+
+    async def _take_along(self) -> None:
+        """Let those go first who have waited for company."""
+        if self._departure is not None:
+            self._depart()
+            await asyncio.sleep(0)
 
     async def block(self, *command: Any, seconds: float) -> Any:
         """The answer to a command that waits for up to `seconds`. Raises StoreUnavailable, also if the connection was

@@ -25,6 +25,9 @@ _BLOCK = 2.0
 _LOOK = 10.0
 """Seconds after which a waiter looks, even if nothing has woken it."""
 
+_REST = 0.05
+"""Seconds between two readings of notices while nobody waits for any."""
+
 _AT_ONCE = 1000
 """Notices that are read at once."""
 
@@ -82,6 +85,8 @@ class RedisWaits(RedisRetries):
                         self._waiters.wake_all()
                 if len(entries) == _AT_ONCE:  # others before these may have been dropped
                     self._waiters.wake_all()
+            if found:
+                await self._waiters.wanted(_REST)
 
     def _wake(self, number: int, fields: dict[bytes, bytes]) -> None:
         session = fields[b"s"].decode()

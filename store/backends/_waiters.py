@@ -15,6 +15,7 @@ type Key = Hashable
 class Waiters:
     def __init__(self) -> None:
         self._waiting: dict[Key, dict[asyncio.Future[bool], int]] = {}
+        self._first = asyncio.Event()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -34,6 +35,7 @@ class Waiters:
         """A future: True as soon as `wake` is called with one of the keys, for a write after this number; False if the
         store is closed first."""
         keys = frozenset(keys)  # without duplicates
+        self._first.set()
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         for key in keys:
             self._waiting.setdefault(key, {})[future] = after
@@ -44,6 +46,14 @@ class Waiters:
                 del self._waiting[key][future]
                 if not self._waiting[key]:
                     del self._waiting[key]
+
+    async def wanted(self, timeout: float) -> None:
+        """Return as soon as anybody waits, at the latest after `timeout` seconds."""
+        self._first.clear()
+        if not self._waiting:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._first.wait()
 
     def wake(self, keys: Iterable[Key], number: int = 0) -> None:
         """`number`: of the write, if writes have numbers."""

@@ -1,5 +1,6 @@
 """How often a request waits for a shared store: each exchange with it is a round trip through the network."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -36,16 +37,16 @@ HIDDEN = "call lookup {}"
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        # the session, and the note of the answer
-        pytest.param(["hello"], [2], id="nothing new"),
-        pytest.param(["hello", "thanks", "bye"], [2, 2, 2], id="a chat without calls"),
-        # the session, the turn with its call; that the client has it
-        pytest.param([HIDDEN], [3], id="a captured call"),
-        # the session, the turn with its call, the result, the whole turn; that the client has it
-        pytest.param([LOOP], [5], id="a loop of one step"),
-        # the session, the ledger; the note of the answer
-        pytest.param([LOOP, "thanks", "bye"], [5, 3, 3], id="a chat with hidden calls"),
-        pytest.param([LOOP, LOOP], [5, 6], id="two loops"),
+        # the session; the note of the answer goes with the next request's
+        pytest.param(["hello"], [1], id="nothing new"),
+        pytest.param(["hello", "thanks", "bye"], [1, 1, 1], id="a chat without calls"),
+        # the session, the turn with its call; that the client has it is noted with the next request
+        pytest.param([HIDDEN], [2], id="a captured call"),
+        # the session, the turn with its call, the result, the whole turn
+        pytest.param([LOOP], [4], id="a loop of one step"),
+        # the session, the ledger; the note of the answer, for which it does not wait
+        pytest.param([LOOP, "thanks", "bye"], [4, 3, 3], id="a chat with hidden calls"),
+        pytest.param([LOOP, LOOP], [4, 5], id="two loops"),
     ],
 )
 async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
@@ -59,15 +60,20 @@ async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
     await store.look_up("default", keys=[b"none"])  # the server keeps the scripts
     await store.save_plain("other", [b"none"])
     history: list[Document] = []
-    trips = []
+    trips, settling = [], []
     for text in words:
         before = store.link.round_trips
         history.append(user(text))
-        played = await proxy.ask(*history)
+        runner, played = await proxy.prepare(history)
+        async for out in runner.output():
+            played.take(out)
+        settling.append(asyncio.ensure_future(runner.settle_handover(soon=True)))  # as the proxy does it
         history.append(model(played.text))
+        await asyncio.sleep(0)  # the next request comes later
         trips.append(store.link.round_trips - before)
     assert all(one <= limit for one, limit in zip(trips, most, strict=True)), trips
     assert gemini.refused == []
+    await asyncio.wait(settling)
 
 
 async def test_a_whole_answer_is_captured_without_a_loop_and_a_repeated_request_goes_on_with_its_calls(
@@ -101,3 +107,16 @@ async def test_a_whole_answer_is_captured_without_a_loop_and_a_repeated_request_
     _, third, _ = await ask()
     assert len(await proxy.calls()) == 2, "the client has the answer: another one is another call"
     assert first == second != third
+
+
+async def test_an_urgent_note_is_sent_before_the_answer_ends(proxy: Proxy) -> None:
+    """A kill of the process takes no note of a session whose turns could be mistaken for each other."""
+    await proxy.open()
+    store: Any = proxy.store
+    await store.save_plain("default", [b"the server keeps the script"])
+    for is_urgent in (True, False):
+        before, key = store.link.round_trips, b"urgent" if is_urgent else b"not urgent"
+        await proxy.grafter.plain_notes.add("default", [key], b"", is_urgent=is_urgent)
+        await asyncio.sleep(0)
+        assert store.link.round_trips - before == is_urgent
+        assert set((await store.look_up("default", keys=[key])).plain) == {key}, "its own process finds it at once"

@@ -30,6 +30,26 @@ async def test_commands_of_one_turn_of_the_event_loop_share_a_write(link: links.
     assert link.round_trips - before == 1
 
 
+async def test_what_nobody_waits_for_goes_with_the_next_commands_and_before_them(link: links.Link) -> None:
+    async def note(number: int) -> None:
+        await link.next_trip()
+        await link.run(("RPUSH", "noted", number))
+
+    before = link.round_trips
+    noting = [asyncio.ensure_future(note(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert link.round_trips == before
+    (noted,) = await link.run(("LRANGE", "noted", 0, -1))
+    assert noted == [b"0", b"1", b"2"]
+    assert link.round_trips - before == 1
+    async with asyncio.timeout(5):
+        await asyncio.gather(*noting, note(3))  # alone after a moment
+    noting = [asyncio.ensure_future(note(4))]
+    await asyncio.sleep(0)
+    await link.close()
+    await noting[0]
+
+
 async def test_a_refused_command_concerns_its_own_caller_alone(link: links.Link) -> None:
     commands = [("ECHO", "1")], [("PING",), ("NONSENSE",)], [("ECHO", "2")]
     replies = await asyncio.gather(*(link.run(*some) for some in commands), return_exceptions=True)

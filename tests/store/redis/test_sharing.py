@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from store.backends import _redis_transaction as transaction
+from store.backends import _redis_waits as waits
 from store.backends.redis import RedisStore
 from store.base import CursorLost, StoreUnavailable, StoreUnusable
 from store.factory import open_url
@@ -110,6 +111,22 @@ async def test_a_write_of_one_wakes_those_who_wait_at_the_other(stores: Stores) 
         assert await waiting == answered
         for events in await asyncio.gather(*following):
             assert [event.data["status"] for event in events] == ["done"]
+
+
+async def test_notices_are_read_at_once_as_soon_as_somebody_waits(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    monkeypatch.setattr(waits, "_REST", 3600.0)
+    call = await save(two, "t1", created_at=two.times().wall)
+    (cursor,) = [event.event_id for event in await one.follow("one", None, 5.0, limit=1)]
+    for number in range(3):  # the reader rests after each notice, since nobody waits then
+        waiting = asyncio.ensure_future(one.follow("one", cursor, 20.0))
+        await two.put_policy("one", Policy(max_rounds=number + 1))
+        cursor = (await waiting)[-1].event_id
+    waiting_for_call = asyncio.ensure_future(one.wait_call(call, 20.0))
+    await two.answer("one", call.call_id, result=1)
+    assert await waiting_for_call == await two.call("one", call.call_id)
 
 
 async def test_events_that_a_long_stream_has_dropped_are_told(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
