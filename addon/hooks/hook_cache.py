@@ -21,6 +21,7 @@ from typing import Any
 from mitmproxy import ctx, exceptions, flow, hooks
 from mitmproxy.addonmanager import AddonManager, safecall, traverse
 
+from addon.hooks.addon_shortcuts import ADDON_SHORTCUTS
 from addon.hooks.heap import keep_freed_memory
 from addon.hooks.layer_shortcuts import LAYER_SHORTCUTS
 from addon.hooks.lifecycle import Lifecycle
@@ -42,7 +43,7 @@ _KNOWN = (
 )
 WRITTEN_FOR = "bada7e535a579aba"
 
-ALL_SHORTCUTS = (*SHORTCUTS, *STREAM_SHORTCUTS, *LAYER_SHORTCUTS, *SENDING_SHORTCUTS)
+ALL_SHORTCUTS = (*SHORTCUTS, *ADDON_SHORTCUTS, *STREAM_SHORTCUTS, *LAYER_SHORTCUTS, *SENDING_SHORTCUTS)
 
 _OWN = __name__.rpartition(".")[0]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"

@@ -21,6 +21,7 @@ from addon.core.framing import replies
 from addon.core.framing.documents import encode
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import UNDECODED, body_of, names, new_request, new_response, url_of
+from addon.hooks.new_connections import new_server
 from addon.hooks.redirects import redirected
 from addon.hooks.streams import comes_whole, is_stream
 from addon.loop.upstream import Address, Headers, Outgoing, Received
@@ -88,12 +89,11 @@ class LoopWatcher:
 
     async def begin(self, address: Address, body: bytes) -> "ShadowExchange":
         client = self._client
-        shadow = http.HTTPFlow(client.client, connection.Server(address=None), live=True)
-        shadow.request = new_request(address.method, address.url, address.headers, body)
-        if b"host" not in names(shadow.request.headers):
-            shadow.request.headers.insert(0, "Host", netloc(address.url))
-        shadow.server_conn.address = (shadow.request.host, shadow.request.port)
-        shadow.server_conn.via = client.via
+        request = new_request(address.method, address.url, address.headers, body)
+        if b"host" not in names(request.headers):
+            request.headers.insert(0, "Host", netloc(address.url))
+        shadow = http.HTTPFlow(client.client, new_server((request.host, request.port), client.via), live=True)
+        shadow.request = request
         self._requests += 1
         shadow.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}
         origin = client.origin if self._requests == 1 else Origin(client.origin.session, None)
