@@ -18,6 +18,7 @@ from addon.web.audit import Audit
 from addon.web.documentation import documentation
 from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
+from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, refusal
 from addon.web.routing import ApiContext, DirectRoute
 from addon.web.tokens import Tokens
@@ -41,6 +42,7 @@ class ControlApp:
             settings=lambda: api.settings,
             token=token,
             tokens=api.tokens,
+            page_sessions=api.page_sessions,
             open_paths=_open_paths(self.routes),
         )
 
@@ -77,12 +79,14 @@ def create_app(
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
     `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `processes`: gives
     what each process of the proxy says of itself."""
+    tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
         settings=settings,
         metrics=metrics,
         version=version,
-        tokens=Tokens(settings.state),
+        tokens=tokens,
+        page_sessions=None if token is None else PageSessions(settings.state, token, tokens),
         audit=Audit(settings.state, durable=settings.durability == "power"),
         pins=pins,
         shared=shared,

@@ -27,11 +27,11 @@ IF_NONE_MATCH: Document = {
 
 def with_etag(answer: Response, api: ApiContext, version: int) -> Response:
     """The answer with the session's version as its ETag."""
-    answer.headers["ETag"] = _etag(api, version)
+    answer.headers["ETag"] = etag_of(api, version)
     return answer
 
 
-def _etag(api: ApiContext, version: int) -> str:
+def etag_of(api: ApiContext, version: int) -> str:
     return f'"{api.store.epoch}-{version}"'
 
 
@@ -54,7 +54,7 @@ async def update_session[T](
 
 def _check(api: ApiContext, request: Request, record: Session | None, version: int) -> None:
     wanted = request.headers.get("if-match")
-    if wanted is not None and (record is None or wanted != _etag(api, version)):
+    if wanted is not None and (record is None or wanted != etag_of(api, version)):
         raise Problem(412, "If-Match: the session has changed since this ETag: read it again", field="If-Match")
     if request.headers.get("if-none-match") == "*" and record is not None and record.toolset is not None:
         raise Problem(412, "If-None-Match: the session already has a toolset: read it first", field="If-None-Match")

@@ -16,6 +16,9 @@ class ExtraRoutes:
     routes: Sequence[BaseRoute] = ()
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
 
+    def __or__(self, other: "ExtraRoutes") -> "ExtraRoutes":
+        return ExtraRoutes([*self.routes, *other.routes], {**self.dialects, **other.dialects})
+
     def dialect(self, path: str) -> Dialect:
         for prefix, dialect in self.dialects.items():
             if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):

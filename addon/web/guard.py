@@ -1,6 +1,7 @@
 """The guard of the control API: an ASGI layer that checks every request first.
 
-It checks `Host`, `Origin` and `Sec-Fetch-Site`, then the bearer token, then the body's type and size. This order tells
+It checks `Host`, `Origin` and `Sec-Fetch-Site`, then the bearer token or the session of a web page, then the body's
+type and size. This order tells
 an unauthorised caller nothing more. The guard knows no routes except the paths that need no token. It puts the caller's
 rights into the scope, as `access`; each route checks them.
 """
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.settings import Settings
 from addon.web.access import ANYONE, OWNER, Access
+from addon.web.page_sessions import PAGE_HEADER, PageSessions
 from addon.web.problems import Problem, refusal
 from addon.web.token import TOKEN_PREFIX
 from addon.web.tokens import Tokens
@@ -27,7 +29,8 @@ _HEADERS = "authorization, content-type, last-event-id, x-goog-api-key, x-graft-
 
 class Guard:
     """`settings` is called for each request, because options may change. `token`: the proxy's own; None: no token is
-    required. `tokens`: all others. `open_paths` never need a token."""
+    required. `tokens`: all others. `page_sessions`: of web pages that are signed in. `open_paths` never need a token.
+    """
 
     def __init__(
         self,
@@ -36,12 +39,14 @@ class Guard:
         settings: Callable[[], Settings],
         token: str | None,
         tokens: Tokens,
+        page_sessions: PageSessions | None = None,
         open_paths: Collection[str],
     ) -> None:
         self._app = app
         self._settings = settings
         self._token = None if token is None else token.encode()
         self._tokens = tokens
+        self._page_sessions = page_sessions
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +61,7 @@ class Guard:
                     await _answer_preflight(send, headers)
                     return
             if scope["path"] not in self._open_paths:
-                scope["access"] = self._access(headers.get(b"authorization", b""))
+                scope["access"] = self._access(headers)
             if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
                 receive = self._checked_body(headers, receive)
         except Problem as problem:
@@ -80,14 +85,16 @@ class Guard:
                 field=field,
             )
 
-    def _access(self, authorization: bytes) -> Access:
+    def _access(self, headers: Mapping[bytes, bytes]) -> Access:
         """The caller's rights. Raises Problem (401, 503)."""
         if self._token is None:
             return ANYONE
-        scheme, _, given = authorization.partition(b" ")
-        given = given.strip()
-        found = OWNER if hmac.compare_digest(given, self._token) else self._other(given)
-        if found is None or scheme.lower() != b"bearer":
+        try:
+            found = self._bearer(headers.get(b"authorization", b"")) or self._page(headers)
+        except OSError as error:
+            logger.error("%s", error)
+            raise Problem(503, "the tokens cannot be read; see the proxy's log") from None
+        if found is None:
             raise Problem(
                 401,
                 "a bearer token is needed: `./run_proxy.sh token` or `toolgraft token` shows it",
@@ -95,14 +102,20 @@ class Guard:
             )
         return found
 
-    def _other(self, given: bytes) -> Access | None:
-        if not given.startswith(TOKEN_PREFIX.encode()):
+    def _bearer(self, authorization: bytes) -> Access | None:
+        assert self._token is not None
+        scheme, _, given = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
             return None
-        try:
-            return self._tokens.access(given.decode("latin-1"))
-        except OSError as error:
-            logger.error("%s", error)
-            raise Problem(503, "the tokens cannot be read; see the proxy's log") from None
+        given = given.strip()
+        if hmac.compare_digest(given, self._token):
+            return OWNER
+        return self._tokens.access(given.decode("latin-1")) if given.startswith(TOKEN_PREFIX.encode()) else None
+
+    def _page(self, headers: Mapping[bytes, bytes]) -> Access | None:
+        if self._page_sessions is None or PAGE_HEADER.encode() not in headers:
+            return None
+        return self._page_sessions.access(headers)
 
     def _checked_body(self, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
         """Wraps `receive`, which then raises Problem (413) for a too large body. Raises Problem (413, 415) itself."""

@@ -30,6 +30,7 @@ from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
 from addon.web.access import ANYONE, OWNER, SESSION_HEADER, Access, Right, needs_of
 from addon.web.audit import Audit
+from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, invalid, problem_of, refusal
 from addon.web.tokens import Tokens
 from store.base import Store, UnknownCall
@@ -52,6 +53,8 @@ class ApiContext:
     version: str
     tokens: Tokens
     audit: Audit
+    page_sessions: PageSessions | None = None
+    """None: no token is required, so pages need none either."""
     pins: Pins | None = None
     shared: Callable[[], Sequence[Document]] = tuple
     """The declarations of the proxy's own tools."""

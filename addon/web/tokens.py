@@ -63,7 +63,12 @@ class Tokens:
         stored = self._read().get(_id_of(token))
         if stored is None or not hmac.compare_digest(_digest(token), stored.digest):
             return None
-        return Access(stored.id, frozenset(stored.scopes), stored.session, stored.name)
+        return _access(stored)
+
+    def access_by_id(self, token_id: str) -> Access | None:
+        """The rights of the token with this id; None if it was revoked. Raises OSError."""
+        stored = self._read().get(token_id)
+        return None if stored is None else _access(stored)
 
     def listed(self) -> list[Token]:
         """All tokens, oldest first. Raises OSError."""
@@ -130,6 +135,10 @@ class Tokens:
         document = _File(tokens=list(tokens.values())).model_dump()
         write_file(self._path, json.dumps(document, indent=1))
         self._file_version = None
+
+
+def _access(stored: _StoredToken) -> Access:
+    return Access(stored.id, frozenset(stored.scopes), stored.session, stored.name)
 
 
 def _id_of(token: str) -> str:
