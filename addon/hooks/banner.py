@@ -38,7 +38,22 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str
     if runtime.control_url is not None:
         token = "no token" if settings.token == "off" else "token: `./run_proxy.sh token` or `toolgraft token`"
         yield f"  control API at {runtime.control_url} ({token}), described at {runtime.control_url}/docs"
+        yield f"  console at {_console(runtime)}"
         key = "" if runtime.has_gemini_key else " (no GEMINI_API_KEY is set: callers send x-goog-api-key)"
         doors = f"{runtime.control_url}/v1/responses, as OpenAI's, and {runtime.control_url}/v1/gemini"
         yield f"  front doors at {doors}{key}"
     yield f"  session {settings.session}, store {settings.store_url}"
+
+
+def _console(runtime: Runtime) -> str:
+    """The console's URL, with a code that signs in if that is needed."""
+    url = f"{runtime.control_url}/console"
+    sessions = None if runtime.control is None else runtime.control.api.page_sessions
+    if sessions is None:
+        return url
+    try:
+        return (
+            f"{url}#{sessions.new_link()} (signs in once, within 15 minutes; `./run_proxy.sh console` prints another)"
+        )
+    except OSError:
+        return url  # the token signs in as well

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.descriptors import connection_limits, raise_descriptor_limit
@@ -153,7 +154,8 @@ class Runtime:
                     executors=self.executors,
                     upstreams=upstreams,
                     environ=environ,
-                ),
+                )
+                | console_routes(),
             )
             self._server = ControlServer(
                 self.control,

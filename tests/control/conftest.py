@@ -70,11 +70,10 @@ class Capture:
             call_id=call_id,
             session=session,
             name=name,
-            args={"city": "Oslo"},
             turn_id=f"turn_{call_id}",
             created_at=now,
             updated_at=now,
-            **{"owner": "workers", "released": True, **fields},
+            **{"args": {"city": "Oslo"}, "owner": "workers", "released": True, **fields},
         )
         content = {"role": "model", "parts": [{"functionCall": {"name": name, "args": {"city": "Oslo"}}}]}
         turn = Turn(

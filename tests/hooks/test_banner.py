@@ -70,3 +70,24 @@ async def test_the_control_api_s_port_is_that_of_the_front_doors_too(hooks: Hook
     assert "control API at http://127.0.0.1:3" in text
     assert "http://127.0.0.1:3/v1/responses" in text
     assert "http://127.0.0.1:3/v1/gemini" in text
+
+
+@pytest.mark.parametrize("token", ["off", "a-token"])
+async def test_it_has_a_link_that_signs_in_to_the_console_once(hooks: Hooks, token: str) -> None:
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    settings = runtime.settings.model_copy(update={"control": ("127.0.0.1", 0), "token": token})
+    started = Runtime.start(settings, hooks.part(MitmUpstreamFactory), {})
+    (line,) = [line for line in banner({"regular": [], "reverse": []}, started, "") if "console" in line]
+    url, _, rest = line.removeprefix("  console at ").partition("#")
+    assert url == f"{started.control_url}/console"
+    assert started.control is not None
+    if token == "off":
+        assert rest == ""
+    else:
+        sessions = started.control.api.page_sessions
+        assert sessions is not None
+        code = rest.partition(" ")[0]
+        assert sessions.use_link(code)
+        assert not sessions.use_link(code)
+    await started.stop()

@@ -1,0 +1,150 @@
+"""The console's pages. Each is a frame without data, which anyone may fetch, and a part with the data, which the frame
+fetches with the page's session. Changes go to the control API, so a page can do nothing that the API cannot."""
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.console.rendering import page
+from addon.console.waiting import waiting_calls
+from addon.control.versions import etag_of
+from addon.control.views import SessionView, tools_view
+from addon.web.access import needs
+from addon.web.describe import PUBLIC, Group
+from addon.web.routing import ApiDep, CallerDep, DirectRoute, Query
+from store.models import SessionName, Status
+
+router = Group("console")
+
+PAGES = {"approvals": "Approvals", "calls": "Calls", "tools": "Tools", "sessions": "Sessions"}
+"""The pages in the navigation: the last part of each path, and its title."""
+
+_PER_PAGE = 50
+
+
+def _frame(name: str, title: str) -> Callable[[Request], Awaitable[Response]]:
+    async def show(request: Request) -> Response:
+        part = f"/console/parts/{name}"
+        if query := request.url.query:
+            part += f"?{query}"
+        return page("frame.html", {"pages": PAGES, "name": name, "title": title, "part": part})
+
+    return show
+
+
+def _public(path: str, endpoint: Callable[..., Awaitable[Response]]) -> DirectRoute:
+    return DirectRoute(path, endpoint, include_in_schema=False, openapi_extra=PUBLIC)
+
+
+router.routes += [
+    _public("/console", _frame("approvals", PAGES["approvals"])),
+    *(_public(f"/console/{name}", _frame(name, title)) for name, title in PAGES.items()),
+    _public("/console/call", _frame("call", "A call")),
+]
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+def _part[H: Callable[..., Any]](name: str) -> Callable[[H], H]:
+    return router.get(f"/console/parts/{name}", include_in_schema=False)
+
+
+class _Session(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
+
+
+class _Calls(_Session):
+    status: Annotated[Status | None, BeforeValidator(_none_if_empty)] = None
+    name: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
+    cursor: str | None = None
+
+
+class _CallId(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    call_id: str
+
+
+@_part("approvals")
+@needs("read", "approve")
+async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
+    waiting = [call async for call in waiting_calls(api.store, query.session)]
+    return page("approvals.html", {"calls": waiting, "may_decide": caller.allows("approve"), "now": time.time()})
+
+
+@_part("waiting")
+@needs("read", "approve")
+async def waiting_count(api: ApiDep, query: Annotated[_Session, Query()]) -> Response:
+    """The number beside *Approvals*."""
+    return page("waiting.html", {"count": len([None async for _ in waiting_calls(api.store, query.session)])})
+
+
+@_part("calls")
+@needs("read", "approve")
+async def calls(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
+    fetch = partial(api.store.calls, session=query.session, status=query.status, name=query.name)
+    found = await fetch(limit=_PER_PAGE, cursor=query.cursor)
+    return page(
+        "calls.html",
+        {
+            "calls": found.items,
+            "next_cursor": found.next_cursor,
+            "query": query,
+            "statuses": list(Status),
+            "now": time.time(),
+        },
+    )
+
+
+@_part("call")
+@needs("read", "approve")
+async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId, Query()]) -> Response:
+    call = await api.store.find_call(query.call_id)
+    if caller.session is not None:
+        caller.check_session(call.session)
+    may_answer = not call.status.final and caller.allows("admin" if call.owner == "loop" else "worker")
+    return page(
+        "call.html",
+        {"call": call, "may_answer": may_answer, "may_decide": caller.allows("approve"), "now": time.time()},
+    )
+
+
+@_part("tools")
+@needs("read")
+async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
+    session = query.session or api.settings.session
+    record, version, _ = await api.store.snapshot(session)
+    async with api.audit.action(caller, "tools.read", session=session):
+        view = tools_view(record.toolset if record else None, api.shared())
+    names = sorted({session, *[one.name for one in (await api.store.sessions(limit=_PER_PAGE)).items]})
+    return page(
+        "tools.html",
+        {
+            "session": session,
+            "sessions": names,
+            "view": view,
+            "editable": {"tools": view["tools"] or [], **({"tool_config": c} if (c := view["tool_config"]) else {})},
+            "may_change": caller.allows("worker"),
+            "etag": etag_of(api, version),
+            "now": time.time(),
+        },
+    )
+
+
+@_part("sessions")
+@needs("read")
+async def sessions(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
+    found = await api.store.sessions(limit=_PER_PAGE, cursor=query.cursor)
+    listed = [SessionView.of(one.name, one, api.settings).model_dump() for one in found.items]
+    if not any(one["name"] == api.settings.session for one in listed) and query.cursor is None:
+        listed.insert(0, SessionView.of(api.settings.session, None, api.settings).model_dump())
+    return page("sessions.html", {"sessions": listed, "next_cursor": found.next_cursor, "now": time.time()})

@@ -1,0 +1,91 @@
+"""HTML of the pages. Everything that a model, a tool or a client wrote is escaped, and shown with its control and
+bidirectional characters written out."""
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic_core
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import Response
+
+from addon.core.security.escaping import printable, printable_json
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+LONGEST = 20_000
+"""Characters of a value that a page shows. The API has the rest."""
+
+
+def page(template: str, values: Mapping[str, Any]) -> Response:
+    return Response(_environment.get_template(template).render(values), headers=HEADERS, media_type="text/html")
+
+
+def one_line(value: object, longest: int = LONGEST) -> str:
+    """A text on one line, without characters that are invisible or change the order of others."""
+    return _cut(printable(_head(str(value), longest)), longest)
+
+
+def multi_line(value: object, longest: int = LONGEST) -> str:
+    return _cut(printable(_head(str(value), longest), lines=True), longest)
+
+
+def json_text(value: object, longest: int = LONGEST) -> str:
+    """JSON over several lines. What is nested too deeply for that stays on one line."""
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        text = pydantic_core.to_json(value).decode()
+    return _cut(printable_json(_head(text, longest)), longest)
+
+
+def iso_time(seconds: float) -> str:
+    """ISO 8601, in UTC; the page shows it in the browser's zone."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _head(text: str, longest: int) -> str:
+    """Escaping costs time for each character, so what is not shown is cut first."""
+    return text[: longest + 1]
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + "…"
+
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+_environment.filters |= {
+    "one_line": one_line,
+    "multi_line": multi_line,
+    "json_text": json_text,
+    "iso_time": iso_time,
+    "duration": duration,
+}

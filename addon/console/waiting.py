@@ -1,0 +1,22 @@
+"""The calls that wait for an approval."""
+
+from collections.abc import AsyncIterator
+
+from store.base import Store
+from store.models import Call, Status
+
+_MOST = 1000
+"""Pending calls that are looked at: most calls that are pending wait for something else."""
+
+
+async def waiting_calls(store: Store, session: str | None = None) -> AsyncIterator[Call]:
+    """Oldest first."""
+    cursor, looked_at = None, 0
+    while looked_at < _MOST:
+        found = await store.calls(session=session, status=Status.PENDING, limit=100, cursor=cursor)
+        for call in found.items:
+            if call.approval == "waiting":
+                yield call
+        looked_at, cursor = looked_at + len(found.items), found.next_cursor
+        if cursor is None:
+            return

@@ -1,0 +1,54 @@
+"""The stream that tells pages what has changed."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from addon.console import changes
+from addon.control.app import ControlApp
+from store.base import Store
+from store.models import Policy, Status
+from tests.control.conftest import Capture, Exchange
+
+EVERYTHING = ["calls", "approvals", "turns", "sessions"]
+
+
+@pytest.fixture
+async def stream(app: ControlApp) -> AsyncIterator[Exchange]:
+    """After its first messages, which let the page fetch everything."""
+    exchange = Exchange(app, "/console/changes")
+    assert (await exchange.start())["status"] == 200
+    assert [kind_of(await exchange.block()) for _ in EVERYTHING] == EVERYTHING
+    yield exchange
+    await exchange.leave()
+
+
+def kind_of(block: str) -> str:
+    event, data = block.splitlines()
+    assert data == "data: {}"
+    return event.removeprefix("event: ")
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_PAUSE", 0.0)
+
+
+async def test_each_kind_of_change_is_named(stream: Exchange, store: Store, capture: Capture) -> None:
+    await store.put_policy("one", Policy(delivery="placeholder"))
+    assert kind_of(await stream.block()) == "sessions"
+    await capture("call_1", approval="waiting", owner="loop", loop_id="loop_1")
+    assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "approvals", "turns"]
+    await store.settle("default", "call_1", Status.EXPIRED, error="nobody decided")
+    assert [kind_of(await stream.block()) for _ in range(2)] == ["calls", "approvals"]
+
+
+async def test_many_changes_are_one_message(stream: Exchange, capture: Capture) -> None:
+    for number in range(20):
+        await capture(f"call_{number}")
+    assert [kind_of(await stream.block()) for _ in range(2)] == ["calls", "turns"]
+
+
+async def test_the_stream_ends_when_the_server_stops(stream: Exchange, app: ControlApp) -> None:
+    app.stop()
+    assert await stream.block() == ""

@@ -1,0 +1,219 @@
+"""What the pages show, to whom, and how they show text of others."""
+
+import re
+from typing import Any
+
+import httpx2
+import pytest
+
+from addon.console.pages import PAGES
+from store.base import Store
+from store.models import Policy, Toolset
+from tests.console.conftest import SignIn
+from tests.control.conftest import TOKEN, Capture
+
+PARTS = [*PAGES, "waiting"]
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\u202e\x1b[31m\"'&{{7*7}}"
+
+
+async def part(page: httpx2.AsyncClient, path: str, /, **query: Any) -> str:
+    answer = await page.get(f"/console/parts/{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return str(answer.text)
+
+
+async def test_frames_are_open_and_hold_no_data(visitor: httpx2.AsyncClient, capture: Capture) -> None:
+    await capture("call_1", session="private")
+    for path in ("/console", *(f"/console/{name}" for name in PAGES), "/console/call?call_id=call_1"):
+        answer = await visitor.get(path)
+        assert answer.status_code == 200
+        assert "private" not in answer.text
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_a_frame_passes_its_query_on_escaped(visitor: httpx2.AsyncClient) -> None:
+    answer = await visitor.get("/console/calls", params={"name": '"><script>x</script>'})
+    assert "<script>x" not in answer.text
+    assert 'hx-get="/console/parts/calls?name=%22%3E%3Cscript' in answer.text
+
+
+@pytest.mark.parametrize("name", PARTS)
+async def test_a_part_needs_cookie_and_page_key(name: str, page: httpx2.AsyncClient, app: Any) -> None:
+    path = f"/console/parts/{name}"
+    assert (await page.get(path)).status_code == 200
+    key = page.headers.pop("x-graft-page")
+    assert (await page.get(path)).status_code == 401
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=page.base_url) as other:
+        assert (await other.get(path, headers={"x-graft-page": key})).status_code == 401
+
+
+async def test_a_page_uses_the_control_api_with_its_session(page: httpx2.AsyncClient, capture: Capture) -> None:
+    await capture("call_1", owner="hand")
+    answer = await page.post("/v1/calls/call_1/result", json={"result": 1})
+    assert (answer.status_code, answer.json()["status"]) == (200, "done")
+    del page.headers["x-graft-page"]
+    assert (await page.post("/v1/calls/call_1/result", json={"result": 1})).status_code == 401
+
+
+async def test_the_cookie_is_for_http_and_this_site_alone(visitor: httpx2.AsyncClient) -> None:
+    answer = await visitor.post("/console/session", headers={"authorization": f"Bearer {TOKEN}"})
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("toolgraft-8741=")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+
+
+async def test_a_link_signs_in_once(page: httpx2.AsyncClient, visitor: httpx2.AsyncClient) -> None:
+    path = (await page.post("/console/links", json={})).json()["path"]
+    code = path.removeprefix("/console#")
+    first = await visitor.post("/console/session/link", json={"code": code})
+    assert first.status_code == 200
+    visitor.headers["x-graft-page"] = first.json()["page_key"]
+    assert (await visitor.get("/console/parts/calls")).status_code == 200
+    second = await visitor.post("/console/session/link", json={"code": code})
+    assert (second.status_code, second.json()["detail"]) == (
+        401,
+        "this link was used, or is too old. `toolgraft console` prints another",
+    )
+
+
+async def test_only_the_owner_makes_links(sign_in: SignIn) -> None:
+    reader = await sign_in("read", "approve", "worker")
+    assert (await reader.post("/console/links", json={})).status_code == 403
+
+
+async def test_signing_out_ends_the_session(page: httpx2.AsyncClient) -> None:
+    cookie = dict(page.cookies)
+    assert (await page.delete("/console/session")).status_code == 204
+    assert not page.cookies
+    page.cookies.update(cookie)
+    assert (await page.get("/console/parts/calls")).status_code == 401
+
+
+async def test_a_token_that_may_ask_alone_cannot_sign_in(app: Any, visitor: httpx2.AsyncClient) -> None:
+    _, token = app.api.tokens.make(["ask"], None, "")
+    answer = await visitor.post("/console/session", headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+async def test_approvals_are_listed_oldest_first_with_their_arguments(
+    page: httpx2.AsyncClient, capture: Capture
+) -> None:
+    assert "No call waits for an approval." in await part(page, "approvals")
+    assert (await part(page, "waiting")).strip() == ""
+    await capture("call_b", approval="waiting", name="delete_it")
+    await capture("call_a", approval="waiting")
+    await capture("call_c")
+    html = await part(page, "approvals")
+    assert html.index("call_b") < html.index("call_a")
+    assert "call_c" not in html
+    assert "&#34;city&#34;: &#34;Oslo&#34;" in html
+    assert 'data-to="/v1/calls/call_b/approve"' in html
+    assert re.sub("<.*?>", "", await part(page, "waiting")).split() == ["2", "waiting"]
+
+
+async def test_who_may_not_decide_gets_no_buttons(sign_in: SignIn, capture: Capture) -> None:
+    await capture("call_1", approval="waiting", owner="hand", released=False)
+    for rights, may_decide in ((["read"], False), (["approve"], True)):
+        page = await sign_in(*rights)
+        for html in (await part(page, "approvals"), await part(page, "call", call_id="call_1")):
+            assert ("/v1/calls/call_1/approve" in html) is may_decide
+            assert "/v1/calls/call_1/result" not in html
+
+
+async def test_calls_are_found_by_session_tool_and_state(page: httpx2.AsyncClient, capture: Capture) -> None:
+    await capture("call_1", session="one", name="alpha")
+    await capture("call_2", session="two", name="beta")
+    for query, found in (
+        ({}, {"call_1", "call_2"}),
+        ({"session": "one"}, {"call_1"}),
+        ({"name": "beta", "session": ""}, {"call_2"}),
+        ({"status": "done"}, set()),
+    ):
+        assert set(re.findall(r"call_id=(call_\d)", await part(page, "calls", **query))) == found
+
+
+async def test_a_long_list_has_pages(page: httpx2.AsyncClient, capture: Capture) -> None:
+    for number in range(51):
+        await capture(f"call_{number:02}", session="one")
+    first = await part(page, "calls", session="one")
+    assert len(set(re.findall(r"call_id=(call_\d+)", first))) == 50
+    (rest,) = re.findall(r'href="/console/calls\?([^"]*cursor[^"]*)"', first)
+    query = dict(pair.split("=") for pair in rest.replace("&amp;", "&").split("&"))
+    assert re.findall(r"call_id=(call_\d+)", await part(page, "calls", **query)) == ["call_50"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({"status": "done", "result": {"celsius": 3}}, ["Result", "&#34;celsius&#34;: 3"]),
+        ({"status": "failed", "error": "no such city"}, ["Error", "no such city"]),
+        ({"owner": "hand", "released": False}, ["Answer by hand"]),
+        ({"status": "running", "worker": "w<1>"}, ["workers (w&lt;1&gt;)"]),
+    ],
+)
+async def test_a_call_shows_what_became_of_it(
+    fields: dict[str, Any], texts: list[str], page: httpx2.AsyncClient, capture: Capture
+) -> None:
+    await capture("call_1", **fields)
+    html = await part(page, "call", call_id="call_1")
+    for text in texts:
+        assert text in html
+
+
+async def test_an_unknown_call_is_a_problem(page: httpx2.AsyncClient) -> None:
+    answer = await page.get("/console/parts/call", params={"call_id": "call_x"})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+async def test_text_of_others_is_text(page: httpx2.AsyncClient, store: Store, capture: Capture) -> None:
+    declaration = {"name": "get_weather", "description": HOSTILE, "parameters": {"type": "OBJECT"}}
+    await store.put_toolset("default", Toolset(declarations=[declaration]))
+    fields: dict[str, Any] = {"name": HOSTILE, "args": {HOSTILE: HOSTILE}, "model": HOSTILE, "worker": HOSTILE}
+    await capture("call_1", approval="waiting", **fields)
+    await capture("call_2", status="failed", error=HOSTILE, **fields)
+    await capture("call_3", status="done", result=[HOSTILE], **fields)
+    pages = [await part(page, name) for name in PARTS]
+    pages += [await part(page, "call", call_id=f"call_{number}") for number in (1, 2, 3)]
+    assert sum("alert(1)" in html for html in pages) == 6
+    for html in pages:
+        assert "<script" not in html
+        assert "<img" not in html
+        assert "\u202e" not in html
+        assert "\x1b" not in html
+
+
+async def test_long_and_deep_values_are_cut(page: httpx2.AsyncClient, capture: Capture) -> None:
+    await capture("call_1", status="done", result="x" * 1_000_000)
+    deep: Any = 0
+    for _ in range(150):
+        deep = [deep]
+    await capture("call_2", status="done", result=deep)
+    for call_id in ("call_1", "call_2"):
+        assert len(await part(page, "call", call_id=call_id)) < 100_000
+    assert "…" in await part(page, "call", call_id="call_1")
+
+
+async def test_tools_are_shown_and_can_be_saved_as_they_are_shown(page: httpx2.AsyncClient, store: Store) -> None:
+    declaration = {"name": "get_weather", "description": "now", "parameters": {"type": "OBJECT"}}
+    await store.put_toolset("one", Toolset(declarations=[declaration]))
+    html = await part(page, "tools", session="one")
+    assert "get_weather" in html
+    assert "of this session" in html
+    (etag,) = re.findall(r'data-if-match="&#34;([^&]+)&#34;"', html)
+    version = (await page.get("/v1/sessions/one/tools")).headers["etag"]
+    assert version == f'"{etag}"'
+    assert "no toolset of its own" in await part(page, "tools", session="two")
+
+
+async def test_sessions_show_where_each_setting_comes_from(page: httpx2.AsyncClient, store: Store) -> None:
+    await store.put_policy("one", Policy(delivery="placeholder"))
+    html = re.sub(r"\s+", " ", re.sub("<.*?>", " ", await part(page, "sessions")))
+    assert "default" in html
+    assert "delivery placeholder (set for this session)" in html
+    assert "max_rounds 10 (the proxy&#39;s option)" in html or "max_rounds 10 (the proxy's option)" in html

@@ -1,0 +1,36 @@
+"""Chromium, driven by Playwright, and axe-core's check of what a page shows."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.e2e.chats import installed
+
+AXE = "axe-core@4.14.1"
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@contextmanager
+def running_chromium() -> Iterator[Browser]:
+    """Debian's Chromium. Without it the test is skipped, except where nothing may be (CI)."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
+    with sync_playwright() as playwright:
+        # root may not use the sandbox
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core objects to."""
+    page.evaluate((Path(installed(AXE)) / "axe.min.js").read_text())
+    found: dict[str, Any] = page.evaluate(f"axe.run(document, {{runOnly: {RULES}}})")
+    return [f"{one['id']}: {[node['html'] for node in one['nodes']]}" for one in found["violations"]]

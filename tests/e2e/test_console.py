@@ -1,0 +1,267 @@
+"""The console in Chromium, beside a client that waits."""
+
+import http.server
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.e2e import chats
+from tests.e2e.browser import running_chromium, violations
+from tests.e2e.proxies import Proxy, Session, ask, new_session
+from tests.e2e.upstreams import Gemini
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather of a city, now.",
+    "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}},
+    "executor": {"type": "worker"},
+    "approval": True,
+}
+MODEL, KEY = "gemini-3-flash-preview", "a-secret-key"
+HOSTILE = "Oslo <img src=x onerror=alert(1)> \u202e"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1200, "height": 800})
+    context.set_default_timeout(10_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, proxy: Proxy) -> Iterator[Page]:
+    """Signed in by a link. No page may have an error."""
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
+    page.on("console", lambda entry: errors.append(entry.text) if "Content Security" in entry.text else None)
+    path = proxy.control.ask("POST", "/console/links", json={})["path"]
+    page.goto(proxy.control.url + path)
+    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    assert "#" not in page.url
+    yield page
+    assert errors == []
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+@pytest.fixture
+def watched(proxy: Proxy) -> Session:
+    """A session whose tool needs approval, and is then answered by hand or by a worker."""
+    session = new_session(proxy, tools=False)
+    session.tools([WEATHER])
+    session.policy(delivery="loop", tool_timeout=60, approval_timeout=60)
+    return session
+
+
+def card(page: Page, session: Session) -> Any:
+    return page.locator("article.card").filter(has_text=f"session {session.name} ")
+
+
+def test_a_call_appears_is_approved_and_answered_while_google_genai_waits(
+    proxy: Proxy, watched: Session, page: Page, gemini: Gemini, tmp_path: Any, pool: ThreadPoolExecutor
+) -> None:
+    with chats.python(tmp_path, "sync", model=MODEL, key=KEY, base_url=f"{proxy.url}/@{watched.name}") as chat:
+        asked = pool.submit(chat.say, f"call get_weather {json.dumps({'city': HOSTILE})}")
+        waiting = card(page, watched)
+        expect(waiting).to_contain_text(r"Oslo <img src=x onerror=alert(1)> \u202e")
+        expect(page.locator("#waiting")).to_contain_text("1")
+        assert violations(page) == []
+        waiting.get_by_role("button", name="Approve").click()
+        expect(waiting).to_have_count(0)
+        (call,) = watched.calls(status="pending")
+        assert call["approval"] == "approved"
+        page.goto(f"{proxy.control.url}/console/calls?session={watched.name}")
+        page.get_by_role("link", name="get_weather").click()
+        page.get_by_label("Result, as JSON").fill("{not json")
+        page.get_by_role("button", name="Send the result").click()
+        expect(page.get_by_role("alert")).to_contain_text("This is not JSON")
+        page.get_by_label("Result, as JSON").fill('{"celsius": 3}')
+        page.get_by_role("button", name="Send the result").click()
+        assert asked.result(20) == 'get_weather returned {"celsius": 3}.'
+        expect(page.get_by_label("Result", exact=True)).to_contain_text('"celsius": 3')
+        assert violations(page) == []
+    assert gemini.errors == []
+
+
+def test_a_call_is_denied_with_a_reason_and_goes_from_every_tab(
+    proxy: Proxy, watched: Session, page: Page, gemini: Gemini, pool: ThreadPoolExecutor
+) -> None:
+    other = page.context.new_page()
+    other.goto(f"{proxy.control.url}/console")
+    asked = pool.submit(ask, proxy, watched, 'call get_weather {"city": "Oslo"}')
+    expect(card(other, watched)).to_be_visible()
+    card(page, watched).get_by_label("Reason for the model").fill("not on a Friday")
+    card(page, watched).get_by_role("button", name="Deny").click()
+    assert "not on a Friday" in asked.result(20)
+    expect(card(other, watched)).to_have_count(0)
+
+
+def test_what_is_typed_stays_when_something_changes(
+    proxy: Proxy, watched: Session, page: Page, pool: ThreadPoolExecutor
+) -> None:
+    first = pool.submit(ask, proxy, watched, 'call get_weather {"city": "Oslo"}')
+    reason = card(page, watched).get_by_label("Reason for the model")
+    reason.fill("half a sen")
+    with page.expect_request("**/console/parts/waiting"):
+        watched.policy(max_rounds=3)
+        assert watched.calls(status="pending", wait=5)
+        with ThreadPoolExecutor(1) as another:
+            second = another.submit(ask, proxy, watched, 'call get_weather {"city": "Bergen"}')
+            expect(page.locator("#waiting")).to_contain_text("2")
+            expect(reason).to_have_value("half a sen")
+            for one in watched.calls(status="pending"):
+                proxy.control.ask("POST", f"/v1/calls/{one['call_id']}/deny")
+            assert second.result(20)
+    assert first.result(20)
+
+
+def test_tools_are_edited_and_a_mistake_is_named(proxy: Proxy, session: Session, page: Page) -> None:
+    page.goto(f"{proxy.control.url}/console/tools?session={session.name}")
+    editor = page.get_by_label("The session's own tools, as JSON")
+    good = editor.input_value()
+    editor.fill(good.replace('"get_weather"', '"get weather"'))
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("tools[0].functionDeclarations[0].name")
+    editor.fill(good.replace('"get_weather"', '"get_wind"'))
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="get_wind")).to_be_visible()
+    assert "get_wind" in str(proxy.control.ask("GET", f"/v1/sessions/{session.name}/tools"))
+    # somebody else saves meanwhile
+    session.tools()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("changed")
+
+
+def test_every_page_is_accessible_and_fits(proxy: Proxy, session: Session, page: Page, gemini: Gemini) -> None:
+    """Light and dark, on a phone and on a desk."""
+    ask(proxy, session, 'call get_weather {"city": "Oslo"}')
+    (call,) = session.calls()
+    for name in ("approvals", "calls", "tools", "sessions", f"call?call_id={call['call_id']}"):
+        page.goto(f"{proxy.control.url}/console/{name}")
+        expect(page.get_by_text("Loading …")).to_have_count(0)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            for width in (400, 1200):
+                page.set_viewport_size({"width": width, "height": 800})
+                assert violations(page) == [], (name, scheme, width)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, scheme)
+
+
+def test_the_page_connects_to_a_restarted_proxy(start: Callable[..., Proxy], gemini: Gemini, browser: Browser) -> None:
+    proxy = start(gemini.url, control="127.0.0.1:0")
+    port = int(proxy.control.url.rpartition(":")[2])
+    proxy._arguments = [
+        f"graft_control=127.0.0.1:{port}" if "graft_control" in one else one for one in proxy._arguments
+    ]
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
+    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    page.goto(f"{proxy.control.url}/console/calls")
+    expect(page.get_by_text("No such calls.")).to_be_visible()
+    proxy.stop()
+    expect(page.get_by_role("status")).to_contain_text("cannot be reached")
+    proxy.start()
+    session = proxy.control.session("default")
+    session.tools()
+    expect(page.get_by_role("status")).to_be_hidden(timeout=20_000)
+    ask(proxy, session, 'call get_weather {"city": "Oslo"}')
+    expect(page.get_by_role("link", name="get_weather")).to_be_visible()
+    context.close()
+
+
+class _Listener(http.server.BaseHTTPRequestHandler):
+    """Another site on this machine: keeps the cookies that browsers send to it."""
+
+    cookies: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.cookies.append(self.headers.get("cookie", ""))
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!DOCTYPE html><title>another site</title>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+FETCH = """async ([url, method, headers]) => {
+  try {
+    const response = await fetch(url, {method, headers, credentials: "include"});
+    return [response.status, await response.text()];
+  } catch (error) {
+    return [0, ""];
+  }
+}"""
+
+
+def test_another_site_reads_and_changes_nothing(
+    proxy: Proxy, watched: Session, page: Page, pool: ThreadPoolExecutor
+) -> None:
+    """Another port of 127.0.0.1 gets the cookie, for cookies ignore ports; nobody can use it."""
+    asked = pool.submit(ask, proxy, watched, 'call get_weather {"city": "Oslo"}')
+    expect(card(page, watched)).to_be_visible()
+    (call,) = watched.calls(status="pending")
+    base, approve = proxy.control.url, f"/v1/calls/{call['call_id']}/approve"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for host in ("127.0.0.1", "localhost"):
+            other = page.context.new_page()
+            other.goto(f"http://{host}:{server.server_port}/")
+            assert other.evaluate("localStorage.getItem('toolgraft-page')") is None
+            assert "toolgraft" not in other.evaluate("document.cookie")
+            for method, path in (("GET", "/console/parts/approvals"), ("GET", "/v1/calls"), ("POST", approve)):
+                for headers in ({}, {"x-graft-page": "x"}):
+                    status, text = other.evaluate(FETCH, [base + path, method, headers])
+                    assert (status, text) == (0, ""), (host, method, path)
+            other.set_content(
+                f'<form method="post" action="{base}{approve}"></form><iframe src="{base}/console"></iframe>'
+            )
+            other.evaluate("document.forms[0].submit()")
+            other.wait_for_load_state()
+            other.close()
+        server.shutdown()
+    cookie = next(one for one in _Listener.cookies if "toolgraft-" in one)
+    assert re.search(r"toolgraft-\d+=own\.", cookie)
+    for path in ("/console/parts/approvals", "/v1/calls"):
+        for headers in ({"cookie": cookie}, {"cookie": cookie, "x-graft-page": cookie.rpartition(".")[2]}):
+            assert httpx2.get(base + path, headers=headers).status_code == 401
+    assert watched.calls(status="pending")[0]["approval"] == "waiting"
+    proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/deny")
+    assert asked.result(20)
+
+
+def test_signing_in_with_a_token_and_out(proxy: Proxy, context: BrowserContext) -> None:
+    page = context.new_page()
+    page.goto(f"{proxy.control.url}/console")
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("a bearer token is needed")
+    assert violations(page) == []
+    page.get_by_label("Token").fill(proxy.control.token)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert page.evaluate("localStorage.length") == 0
