@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from addon.cli import calls, console, demo, fake_gemini, replay, store, token, tools, worker
+from addon.cli import approvals, calls, console, demo, fake_gemini, replay, store, token, tools, worker
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
 from addon.version import package_version
@@ -52,6 +52,8 @@ app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("console")(console.console)
 app.command("calls")(calls.show)
+app.command("approve")(approvals.approve)
+app.command("deny")(approvals.deny)
 app.command("result")(calls.answer)
 app.command("worker")(worker.serve)
 app.command("replay")(replay.show)

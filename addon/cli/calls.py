@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Status = Literal["pending", "running", "done", "failed", "denied", "expired"]
 COLUMNS = ("CALL", "STATUS", "TIME", "SESSION", "NAME", "ARGUMENTS")
-_STYLES = {"pending": "yellow", "running": "cyan", "done": "green"}
+_STYLES = {"pending": "yellow", "waiting": "yellow", "running": "cyan", "done": "green"}
 
 
 def show(
@@ -117,6 +117,8 @@ def _row(call: dict[str, Any]) -> list["str | Text"]:
     from rich.text import Text
 
     status = call["status"]
+    if call["approval"] == "waiting":
+        status = "waiting"  # for an approval
     return [
         output.plain(call["call_id"]),
         Text(status, style=_STYLES.get(status, "red")),

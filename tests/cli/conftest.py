@@ -59,7 +59,14 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
     def capture(
-        self, call_id: str, *, name: str = "get_weather", session: str = "default", redeliver: bool = False, **args: Any
+        self,
+        call_id: str,
+        *,
+        name: str = "get_weather",
+        session: str = "default",
+        redeliver: bool = False,
+        needs_approval: bool = False,
+        **args: Any,
     ) -> None:
         """Store a call of a tool that workers run, as the proxy does."""
         turn_id = f"turn_{call_id}"
@@ -72,6 +79,7 @@ class Proxy:
             owner="workers",
             released=True,
             redeliver=redeliver,
+            approval="waiting" if needs_approval else None,
             turn_id=turn_id,
             created_at=now,
             updated_at=now,

@@ -156,7 +156,7 @@ def test_every_page_is_accessible_and_fits(proxy: Proxy, session: Session, page:
     """Light and dark, on a phone and on a desk."""
     ask(proxy, session, 'call get_weather {"city": "Oslo"}')
     (call,) = session.calls()
-    for name in ("approvals", "calls", "tools", "sessions", f"call?call_id={call['call_id']}"):
+    for name in ("approvals", "calls", "turns", "tools", "sessions", f"call?call_id={call['call_id']}"):
         page.goto(f"{proxy.control.url}/console/{name}")
         expect(page.get_by_text("Loading …")).to_have_count(0)
         for scheme in ("light", "dark"):

@@ -1,0 +1,38 @@
+"""`toolgraft approve` and `toolgraft deny`: decide on calls that wait for an approval."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from addon.cli import options, output
+
+CallId = Annotated[
+    str, typer.Argument(help="The call's ID, from `toolgraft calls --status pending`.", metavar="CALL_ID")
+]
+
+
+def approve(call_id: CallId, url: options.Url = None, as_json: options.Json = False) -> None:
+    """Approve a call that waits for it. It runs now."""
+    _decide(call_id, "approve", {}, url, as_json)
+
+
+def deny(
+    call_id: CallId,
+    reason: Annotated[str, typer.Option(help="The reason, for the model.", metavar="TEXT")] = "",
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
+    """Deny a call that waits for an approval. It never runs, and the model is told so."""
+    _decide(call_id, "deny", {"reason": reason}, url, as_json)
+
+
+def _decide(call_id: str, decision: str, body: dict[str, Any], url: str | None, as_json: bool) -> None:
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        call = api.post(f"/v1/calls/{quote(call_id, safe='')}/{decision}", body)
+    if as_json:
+        output.print_json(call)
+    else:
+        print(output.plain(f"{call['call_id']} {call['name']}: {call['approval'] or call['status']}"))

@@ -1,0 +1,24 @@
+import json
+
+from tests.cli.conftest import Cli, Proxy
+
+
+def test_a_call_is_approved(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1", needs_approval=True)
+    assert cli("calls").stdout.splitlines()[1].split()[:2] == ["call_1", "waiting"]
+    assert cli("approve", "call_1").stdout == "call_1 get_weather: approved\n"
+    assert cli("approve", "call_1", "--json").exit_code == 0
+    assert cli("calls").stdout.splitlines()[1].split()[:2] == ["call_1", "pending"]
+
+
+def test_a_call_is_denied_with_a_reason(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1", needs_approval=True)
+    denied = json.loads(cli("deny", "call_1", "--reason", "not on a Friday", "--json").stdout)
+    assert (denied["status"], denied["error"]) == ("denied", "the call was denied: not on a Friday")
+
+
+def test_what_waits_for_nobody_is_named(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1")
+    for command in ("approve", "deny"):
+        assert "it is not waiting for this decision" in cli(command, "call_1", status=1).stderr
+        assert "there is no such call" in cli(command, "call_2", status=1).stderr
