@@ -17,14 +17,16 @@ from addon.control.views import SessionView, tools_view
 from addon.web.access import needs
 from addon.web.describe import PUBLIC, Group
 from addon.web.routing import ApiDep, CallerDep, DirectRoute, Query
-from store.models import SessionName, Status
+from store.base import Store, UnknownCall
+from store.models import Call, SessionName, Status
 
 router = Group("console")
 
-PAGES = {"approvals": "Approvals", "calls": "Calls", "tools": "Tools", "sessions": "Sessions"}
+PAGES = {"approvals": "Approvals", "calls": "Calls", "turns": "Turns", "tools": "Tools", "sessions": "Sessions"}
 """The pages in the navigation: the last part of each path, and its title."""
 
 _PER_PAGE = 50
+_TURNS_PER_PAGE = 20
 
 
 def _frame(name: str, title: str) -> Callable[[Request], Awaitable[Response]]:
@@ -116,6 +118,37 @@ async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId,
         "call.html",
         {"call": call, "may_answer": may_answer, "may_decide": caller.allows("approve"), "now": time.time()},
     )
+
+
+class _Turns(_Session):
+    cursor: str | None = None
+
+
+@_part("turns")
+@needs("read")
+async def turns(api: ApiDep, query: Annotated[_Turns, Query()]) -> Response:
+    session = query.session or api.settings.session
+    found = await api.store.turns(session, limit=_TURNS_PER_PAGE, cursor=query.cursor)
+    calls = {slot.call_id for turn in found.items for step in turn.steps for slot in step.slots if slot.call_id}
+    known = {call_id: call for call_id in calls if (call := await _call_or_none(api.store, session, call_id))}
+    return page(
+        "turns.html",
+        {
+            "session": session,
+            "turns": found.items,
+            "calls": known,
+            "next_cursor": found.next_cursor,
+            "now": time.time(),
+        },
+    )
+
+
+async def _call_or_none(store: Store, session: str, call_id: str) -> Call | None:
+    """None: the call has expired before its turn."""
+    try:
+        return await store.call(session, call_id)
+    except UnknownCall:
+        return None
 
 
 @_part("tools")

@@ -8,7 +8,7 @@ import pytest
 
 from addon.console.pages import PAGES
 from store.base import Store
-from store.models import Policy, Toolset
+from store.models import Policy, Slot, Step, Toolset, Turn
 from tests.console.conftest import SignIn
 from tests.control.conftest import TOKEN, Capture
 
@@ -180,7 +180,7 @@ async def test_text_of_others_is_text(page: httpx2.AsyncClient, store: Store, ca
     await capture("call_3", status="done", result=[HOSTILE], **fields)
     pages = [await part(page, name) for name in PARTS]
     pages += [await part(page, "call", call_id=f"call_{number}") for number in (1, 2, 3)]
-    assert sum("alert(1)" in html for html in pages) == 6
+    assert sum("alert(1)" in html for html in pages) == 7
     for html in pages:
         assert "<script" not in html
         assert "<img" not in html
@@ -197,6 +197,32 @@ async def test_long_and_deep_values_are_cut(page: httpx2.AsyncClient, capture: C
     for call_id in ("call_1", "call_2"):
         assert len(await part(page, "call", call_id=call_id)) < 100_000
     assert "…" in await part(page, "call", call_id="call_1")
+
+
+async def test_turns_show_both_sides_and_what_became_of_each_call(
+    page: httpx2.AsyncClient, capture: Capture, store: Store
+) -> None:
+    assert "has no turns with calls" in await part(page, "turns")
+    await capture("call_1", status="done", result={"celsius": -3})
+    await capture("call_2", status="failed", error="no such city")
+    await capture("call_3", session="other")
+    html = await part(page, "turns", session="default")
+    for text in ("Tool call completed [turn_call_1]", "functionCall", "&#34;celsius&#34;: -3", "no such city"):
+        assert text in html
+    assert "call_3" not in html
+    assert 'href="/console/call?call_id=call_1"' in html
+
+
+async def test_a_turn_outlives_its_calls(page: httpx2.AsyncClient, store: Store) -> None:
+    slots = [Slot(name="get_weather", call_id="call_gone"), Slot(name="read_file")]
+    step = Step(content={"role": "model", "parts": []}, slots=slots)
+    now = store.clock()
+    turn = Turn(turn_id="turn_1", session="default", visible=[{"inlineData": {}}], steps=[step], created_at=now)
+    await store.save_turn(turn)
+    html = re.sub(r"\s+", " ", re.sub("<.*?>", " ", await part(page, "turns")))
+    assert "get_weather expired" in html
+    assert "read_file of the client" in html
+    assert "inlineData" in html
 
 
 async def test_tools_are_shown_and_can_be_saved_as_they_are_shown(page: httpx2.AsyncClient, store: Store) -> None:
