@@ -73,6 +73,11 @@ for _ = 1, count() do
     local place = number + tonumber(values[1])
     last = math.max(last, place)
     redis.call('ZADD', at, 'NX', digits(place), values[2])
+  elseif name == 'DATE' then -- zset with the member's place, member, date, by how much they may differ
+    local place = redis.call('ZSCORE', KEYS[tonumber(values[1])], values[2])
+    if math.abs(tonumber(place) / 1e6 - tonumber(values[3])) > tonumber(values[4]) then
+      redis.call('ZADD', at, values[3], values[2])
+    end
   elseif name == 'INDEX' or name == 'UNINDEX' then -- zset with the member's place, member, prefixes
     local place = place_in(KEYS[tonumber(values[1])], values[2])
     for index = 3, place and #values or 0 do

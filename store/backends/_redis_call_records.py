@@ -32,7 +32,8 @@ def index_call(tx: Transaction, before: Call | None, call: Call, offset: int = 0
         tx.do("HDEL", "waiting", name)
     if now or waiting is not None:
         tx.do_shared("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
-    tx.wrote_call(call, now is not None)
+    if before is not None or now is not None:  # nobody waits for a new call, unless to run it
+        tx.wrote_call(call, now is not None)
 
 
 def put_call(tx: Transaction, before: Call, call: Call, *, quietly: bool = False) -> None:

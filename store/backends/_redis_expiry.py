@@ -9,7 +9,7 @@ from store.backends._redis_call_records import lease_of
 from store.backends._redis_ledger import StoredTurn, note, noted_at, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_retries import RedisRetries
-from store.backends._redis_transaction import Stale, Transaction, transact
+from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.base import BATCH, StoreUnavailable
 from store.models import Call
 
@@ -76,6 +76,7 @@ class RedisExpiry(RedisRetries):
             of, old = tx.keys.of, f"({horizon!r}"
             ranges: list[Command] = [
                 ("ZRANGEBYSCORE", of(session, "dated"), "-inf", old, "LIMIT", 0, most),
+                ("ZRANGEBYSCORE", of(session, "turns"), "-inf", (horizon - NEAR) * 1e6, "LIMIT", 0, most),
                 ("ZRANGEBYSCORE", of(session, "cached_at"), "-inf", old, "LIMIT", 0, BATCH),
                 ("ZRANGEBYSCORE", of(session, "thread"), "-inf", old, "LIMIT", 0, BATCH // 8),
             ]
@@ -83,7 +84,8 @@ class RedisExpiry(RedisRetries):
             ranges.append(("ZRANGEBYSCORE", of(session, "unsent_at"), "-inf", answers, "LIMIT", 0, BATCH))
             events: Command = ("XRANGE", tx.keys.events(session), "-", "+", "COUNT", 2 * BATCH)
             tx.prefetch(*ranges, events)
-            turns, cached, threads, unsent = tx.need(*ranges)
+            dated, placed, cached, threads, unsent = tx.need(*ranges)
+            turns = self._old_turns(tx, list(dict.fromkeys([*dated, *placed])), horizon)[:most]
             for name, found in (("cached_at", cached), ("thread", threads)):
                 if any(age is None or age >= horizon for age in tx.get_scores(of(session, name), *found)):
                     raise Stale
@@ -109,6 +111,15 @@ class RedisExpiry(RedisRetries):
         outcome = await transact(self, session, compute)
         await self._note_due(session)
         return outcome
+
+    def _old_turns(self, tx: Transaction, ids: list[bytes], horizon: float) -> list[bytes]:
+        """Those of the turns that are older, or cannot be read."""
+        turns = [read_turn(self, value) if value is not None else None for value in tx.get("turn", *ids)]
+        return [
+            one
+            for one, turn in zip(ids, turns, strict=True)
+            if turn is None or turn.record is None or turn.record.created_at < horizon
+        ]
 
     def _expire_turns(self, tx: Transaction, ids: Sequence[bytes]) -> int:
         found = dict(zip(ids, tx.get("turn", *ids), strict=True))
@@ -164,9 +175,11 @@ class RedisExpiry(RedisRetries):
             ages: list[Command] = [("ZRANGE", of(session, name), 0, 0, "WITHSCORES") for name in _AGES]
             first: Command = ("XRANGE", tx.keys.events(session), "-", "+", "COUNT", 1)
             notes: Command = ("HGET", of(session, "ledger"), "oldest")
-            tx.get_scores(tx.keys.due, session.encode(), before=[*ages, first, notes])
+            turn: Command = ("ZRANGE", of(session, "turns"), 0, 0, "WITHSCORES")
+            tx.get_scores(tx.keys.due, session.encode(), before=[*ages, first, notes, turn])
             lives = (self.ttl, self.ttl, self.ttl, min(self.ttl, rules.ANSWERS_KEPT))
             times = [float(found[1]) + life for found, life in zip(tx.need(*ages), lives, strict=True) if found]
+            times += [float(place) / 1e6 + NEAR + self.ttl for place in tx.need(turn)[0][1:]]
             times += (float(fields[b"c"]) + self.ttl for _, fields in tx.need(first)[0])
             if (oldest := tx.need(notes)[0]) is not None:
                 times.append(float(oldest) + 2 * self.ttl + _SLACK)

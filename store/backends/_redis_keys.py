@@ -7,7 +7,7 @@ SESSION: Final = (
     "ledger",  # hash: the revision, the last dropped event, and the time of the oldest note
     "turn",  # hash by turn id: keys, ids of calls, record
     "turns",  # zset: turn ids by place
-    "dated",  # zset: turn ids by age
+    "dated",  # zset: turn ids by age, if their places are not about the same
     "key",  # index: key, whether the turn was delivered → turn id
     "asked",  # index: user key → unbound turn id
     "request",  # index: request key → turn id of an undelivered turn

@@ -74,7 +74,7 @@ class RedisLedger(RedisCalls):
             new = rules.replaced(old.record if old else None, turn)
             if old is None:
                 tx.place("turns", 0, turn.turn_id)
-                tx.do("ZADD", "dated", turn.created_at, turn.turn_id)
+                tx.date("dated", "turns", turn.turn_id, turn.created_at)
             elif old.record and old.record.created_at != new.created_at:
                 tx.do("ZADD", "dated", new.created_at, turn.turn_id)
             tx.due(new.created_at + self.ttl)

@@ -33,6 +33,9 @@ _MARKED = 60
 
 MAX_NOTICES = 100_000
 
+NEAR = 60
+"""Seconds by which the date of a member differs from its place at most, unless it is noted: places are times, too."""
+
 apply = functools.cache(lambda: Script("_redis_apply.lua"))
 
 
@@ -146,6 +149,10 @@ class Transaction:
         """Add a member after all that are there, the one of the next offset after this one."""
         self.do("PLACE", name, offset, member)
 
+    def date(self, name: str, source: str, member: str, date: float) -> None:
+        """Note when a new member of the zset `source` was made, if its place there does not tell."""
+        self.do("DATE", name, _Key(self.keys.of(self.session, source)), member, repr(date), NEAR)
+
     def index(self, name: str, source: str, member: str | bytes, *starts: bytes, remove: bool = False) -> None:
         """Add to (or remove from) an index the entries for a member, which has its place in the zset `source`."""
         for part in _batched(starts):
@@ -217,7 +224,7 @@ class Transaction:
         wakes = self._wakes()
         out.append(1 if wakes else 0)
         if wakes:
-            out += (at(self.keys.notices), at(self.keys.meta), MAX_NOTICES, self.session, created, wakes)
+            out += (at(self.keys.notices), at(self.keys.meta), MAX_NOTICES, self.session, int(self.now.wall), wakes)
         return list(keys), out
 
     def _wakes(self) -> str:

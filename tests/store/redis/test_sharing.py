@@ -285,6 +285,28 @@ async def test_a_session_that_cannot_be_read_does_not_keep_others_from_expiring(
     assert float((await two.link.run(("ZSCORE", two.keys.due, "bad")))[0]) > now + 2000
 
 
+async def test_turns_expire_by_their_date_whether_or_not_it_is_noted_besides_their_place(stores: Stores) -> None:
+    one, two = stores
+    now = one.times().wall
+    for turn_id, created_at in (("now", now), ("moved", now - 500), ("ahead", now + 500)):
+        await save(one, turn_id, created_at=created_at)
+    (dated,) = await one.link.run(("ZRANGE", one.keys.of("one", "dated"), 0, -1))
+    assert dated == [b"moved", b"ahead"]
+
+    async def left(later: float) -> list[str]:
+        two.clock = lambda: now + later
+        two._clocks = two._new_clocks()
+        await two.trust_clock()
+        await two.expire()
+        return [turn.turn_id for turn in (await two.turns("one")).items]
+
+    assert await left(490) == ["now", "moved", "ahead"]
+    assert await left(510) == ["now", "ahead"]
+    assert await left(990) == ["now", "ahead"]
+    assert await left(1100) == ["ahead"]
+    assert await left(1600) == []
+
+
 async def test_a_store_that_cannot_be_reached_or_that_refuses_says_so_without_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
