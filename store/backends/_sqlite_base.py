@@ -84,6 +84,7 @@ class SqliteBase(Waits):
         self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
         self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 48, 1 / 12, one=1)
         self._deleted = Deletions(budget)
+        self._calls: Share[str, Call] = budget.share("calls", 1 / 96, 1 / 24)  # by id: read again to be answered
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -176,6 +177,7 @@ class SqliteBase(Waits):
         self._sessions.clear()
         self._leases.clear()
         self._writes.clear()
+        self._calls.clear()
         self._call_pages.clear()
 
     async def ping(self) -> None:
@@ -245,9 +247,17 @@ class SqliteBase(Waits):
             # small and frequent.
             pages = 20 if tx.events else PAGES
             self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
-        self._call_pages.forget({*(call.session for call in tx.calls), *tx.changed})
+        self._forget_calls(tx.calls, tx.changed)
         if self._waiters:
             self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
+
+    def _forget_calls(self, written: Collection[Call], changed: Collection[str]) -> None:
+        """These calls were written, and calls of the sessions `changed` may have been deleted."""
+        for call in written:
+            self._calls.pop(call.call_id)
+        if changed:
+            self._calls.clear()
+        self._call_pages.forget({*(call.session for call in written), *changed})
 
     async def _write_notes(self) -> None:
         """Write all notes to the database."""

@@ -37,11 +37,21 @@ class SqliteCalls(SqliteBase):
         return self._call(call_id, None)
 
     def _call(self, call_id: str, session: str | None) -> Call:
-        rows = self._rows("SELECT session, record FROM call WHERE call_id = ?", call_id)
-        if not rows or session not in (None, rows[0][0]):
+        self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
+        if (call := self._calls.get(call_id)) is None:
+            call = self._stored_call(call_id)
+        if session not in (None, call.session):
             raise rules.unknown_call(call_id, session)
-        if (call := records.read(Call, rows[0][1])) is None:
+        return call
+
+    def _stored_call(self, call_id: str) -> Call:
+        rows = self._rows("SELECT record FROM call WHERE call_id = ?", call_id)
+        if not rows:
+            raise rules.unknown_call(call_id)
+        if (call := records.read(Call, rows[0][0])) is None:
             raise UnknownCall(f"call {call_id} cannot be read")
+        if not self.read_only:
+            self._calls.put(call_id, call, records.memory_of(len(rows[0][0])))
         return call
 
     async def calls(

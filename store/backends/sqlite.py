@@ -119,7 +119,7 @@ class SqliteStore(SqliteSessions, SqliteExports, SqliteRetries):
         self._lost_event = lost
         for name in names:
             self._writes.pop(name)
-        self._call_pages.forget(names)
+        self._forget_calls((), names)
         self._wake((), (), names)
         return deleted
 

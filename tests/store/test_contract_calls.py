@@ -54,10 +54,15 @@ async def test_calls_are_listed_by_session_status_and_name(
     assert paged == ids
 
 
-async def test_a_list_that_is_asked_for_over_and_over_shows_each_change(store: Store, clock: Clock) -> None:
-    """Clients poll the same lists, which a backend may keep."""
+async def test_what_is_asked_for_over_and_over_shows_each_change(store: Store, clock: Clock) -> None:
+    """Clients poll the same lists and calls, which a backend may keep."""
+    saved: set[str] = set()
 
     async def check(*ids: str) -> None:
+        saved.update(ids)
+        for deleted in saved.difference(ids):
+            with pytest.raises(UnknownCall):
+                await store.find_call(deleted)
         calls = [await store.find_call(call_id) for call_id in ids]
         for _ in range(2):
             assert (await store.calls()).items == calls
@@ -72,6 +77,7 @@ async def test_a_list_that_is_asked_for_over_and_over_shows_each_change(store: S
     ids = [f"c-t{number}" for number in range(4)]
     await store.answer("one", "c-t0", result=1)
     await check(*ids)
+    assert (await store.find_call("c-t0")).result == 1
     await store.claim("one", ["get_weather"], lease=5, worker="w")
     await check(*ids)
     await store.renew("one", "c-t1", "w", 50)  # without an event
