@@ -1,7 +1,6 @@
 """Tells pages what kinds of records have changed, a few times a second at most; they fetch what they show."""
 
 import asyncio
-from collections.abc import Sequence
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -12,14 +11,15 @@ from addon.web.access import OWNER, needs
 from addon.web.describe import Group
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.routing import ApiContext, ApiDep
-from store.base import StoreError
+from store.base import Store, StoreError
 from store.models import Event
 
 router = Group("console")
 
-_PAUSE = 0.5
-"""Seconds between two messages: a page that is fetched for each change would cost more than it tells."""
-_BATCH = 256
+_PAUSE = 1.0
+"""Seconds in which changes are gathered: a page that is fetched for each of them would cost more than it tells."""
+_MOST = 64
+"""Events that are looked at each time."""
 _KEEP_ALIVE = 15.0
 
 
@@ -49,16 +49,20 @@ class _Changes(Response):
         async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
                 after = await store.last_event_id()
-                waiting = {call.call_id async for call in waiting_calls(store)}
+                waiting = await _waiting(store)
                 while not watcher.gone:
                     since, latest = now(), await store.last_event_id()
-                    found = await watcher.wait(store.follow(None, after, _KEEP_ALIVE, limit=_BATCH))
-                    if found is None or (not found and now() - since < _KEEP_ALIVE / 2):
+                    if await watcher.wait(store.follow(None, after, _KEEP_ALIVE, limit=1)):
+                        if await watcher.wait(asyncio.sleep(_PAUSE, result=True)) is None:
+                            break
+                        latest = await store.last_event_id()
+                        kinds, waiting = await _changed(store, after, waiting)
+                        await write(b"".join(map(_message, kinds)))
+                    elif now() - since < _KEEP_ALIVE / 2:
                         break  # the page is gone, or the store was closed
-                    after = found[-1].event_id if found else latest
-                    await write(b"".join(map(_message, _kinds(found, waiting))) or b": keep-alive\n\n")
-                    if await watcher.wait(asyncio.sleep(_PAUSE, result=True)) is None:
-                        break
+                    else:
+                        await write(b": keep-alive\n\n")
+                    after = latest
             except StoreError:
                 pass  # the page connects anew, and is told then
         await write(b"", more=False)
@@ -67,24 +71,33 @@ class _Changes(Response):
 _KINDS = ("calls", "approvals", "turns", "sessions")
 
 
-def _kinds(events: Sequence[Event], waiting: set[str]) -> list[str]:
-    """What has changed. `waiting`: the calls that wait for an approval, which is kept up to date: a call may stop
-    waiting because somebody decides elsewhere, or because nobody does in time."""
+async def _changed(store: Store, after: str, waiting: frozenset[str]) -> tuple[list[str], frozenset[str]]:
+    """What has changed since an event, and the calls that wait for an approval now. `waiting`: those that did then: a
+    call may stop waiting because somebody decides elsewhere, or because nobody does in time."""
+    events = await store.events(after=after, limit=_MOST)
+    families = {event.type.partition(".")[0] for event in events}
     found = set()
-    for event in events:
-        family = event.type.partition(".")[0]
-        if family == "turn":
-            found.add("turns")
-        elif family == "call":
-            found.add("calls")
-            call_id, waits = event.data["call_id"], event.data.get("approval") == "waiting"
-            waits = waits and event.data.get("status") == "pending"
-            if waits is not (call_id in waiting):
-                found.add("approvals")
-                (waiting.add if waits else waiting.discard)(call_id)
-        else:
-            found.add("sessions")
-    return [kind for kind in _KINDS if kind in found]
+    if families & {"call", "turn"}:
+        found |= {"calls", "turns"}
+    if families - {"call", "turn"}:
+        found.add("sessions")
+    if len(events) == _MOST:  # to read them all would cost more than to fetch what is there now
+        found |= {"calls", "turns", "sessions"}
+    if len(events) == _MOST or any(_may_wait(event, waiting) for event in events):
+        before, waiting = waiting, await _waiting(store)
+        if before != waiting:
+            found.add("approvals")
+    return [kind for kind in _KINDS if kind in found], waiting
+
+
+def _may_wait(event: Event, waiting: frozenset[str]) -> bool:
+    return event.type.startswith("call.") and (
+        event.data.get("approval") == "waiting" or event.data["call_id"] in waiting
+    )
+
+
+async def _waiting(store: Store) -> frozenset[str]:
+    return frozenset([call.call_id async for call in waiting_calls(store)])
 
 
 def _message(kind: str) -> bytes:

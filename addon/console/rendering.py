@@ -52,6 +52,11 @@ def json_text(value: object, longest: int = LONGEST) -> str:
     return _cut(printable_json(_head(text, longest)), longest)
 
 
+def json_excerpt(value: object, longest: int) -> str:
+    """The beginning of the JSON, on one line."""
+    return _cut(printable(_head(pydantic_core.to_json(value).decode(), longest)), longest)
+
+
 def iso_time(seconds: float) -> str:
     """ISO 8601, in UTC; the page shows it in the browser's zone."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -86,6 +91,7 @@ _environment.filters |= {
     "one_line": one_line,
     "multi_line": multi_line,
     "json_text": json_text,
+    "json_excerpt": json_excerpt,
     "iso_time": iso_time,
     "duration": duration,
 }

@@ -40,13 +40,25 @@ async def test_each_kind_of_change_is_named(stream: Exchange, store: Store, capt
     await capture("call_1", approval="waiting", owner="loop", loop_id="loop_1")
     assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "approvals", "turns"]
     await store.settle("default", "call_1", Status.EXPIRED, error="nobody decided")
-    assert [kind_of(await stream.block()) for _ in range(2)] == ["calls", "approvals"]
+    assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "approvals", "turns"]
 
 
-async def test_many_changes_are_one_message(stream: Exchange, capture: Capture) -> None:
+async def test_some_changes_are_named_together(stream: Exchange, capture: Capture) -> None:
     for number in range(20):
         await capture(f"call_{number}")
     assert [kind_of(await stream.block()) for _ in range(2)] == ["calls", "turns"]
+
+
+async def test_more_changes_than_are_looked_at_are_everything_but_no_approval_is_made_up(
+    stream: Exchange, capture: Capture, store: Store
+) -> None:
+    for number in range(100):
+        await capture(f"call_{number}")
+    assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "turns", "sessions"]
+    for number in range(100, 200):
+        await capture(f"call_{number}")
+    await capture("call_200", approval="waiting", owner="loop", loop_id="loop_1")
+    assert [kind_of(await stream.block()) for _ in range(4)] == EVERYTHING
 
 
 async def test_the_stream_ends_when_the_server_stops(stream: Exchange, app: ControlApp) -> None:

@@ -207,7 +207,7 @@ async def test_turns_show_both_sides_and_what_became_of_each_call(
     await capture("call_2", status="failed", error="no such city")
     await capture("call_3", session="other")
     html = await part(page, "turns", session="default")
-    for text in ("Tool call completed [turn_call_1]", "functionCall", "&#34;celsius&#34;: -3", "no such city"):
+    for text in ("Tool call completed [turn_call_1]", "functionCall", "&#34;celsius&#34;:-3", "no such city"):
         assert text in html
     assert "call_3" not in html
     assert 'href="/console/call?call_id=call_1"' in html

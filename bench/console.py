@@ -1,0 +1,98 @@
+"""The console open in three tabs, beside clients: what their streams and the parts that they fetch take.
+
+A tab does what `console.js` does: it follows `/console/changes`, and fetches what a message names.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+from bench.calls import TOOLS
+from bench.conversations import bodies
+from bench.load import Clients, Result, head, length_of
+from bench.measure import CLIENTS, PATH, Effort, alternate, main
+from bench.processes import Side, grafted, upstream
+from bench.proxy import TEXT_2K
+from bench.report import Row, at_most
+
+_TABS = {"approvals": ("approvals",), "calls": ("calls",), "turns": ("turns",)}
+"""The pages, and the messages after which each fetches its part."""
+
+
+async def table(effort: Effort) -> list[Row]:
+    effort = effort.longer(3)
+    with upstream() as port, grafted(port, None, f"graft_tools={TOOLS}") as side:
+        return [
+            await _loss(effort, side, "the console in three tabs: loss of throughput, 2 KB", PATH, cold=False),
+            await _loss(effort, side, "the same, every request a loop with a call", f"{PATH}?loop=noop", cold=True),
+        ]
+
+
+async def _loss(effort: Effort, side: Side, what: str, path: str, *, cold: bool) -> Row:
+    made = [bodies(TEXT_2K, n, cold=cold) for n in range(CLIENTS)]
+    clients = await Clients.connect(side.port, head(side.port, path), made)
+    tabs = Tabs(side)
+    await clients.run(requests=2 * CLIENTS)
+
+    async def alone() -> Result:
+        return await clients.run(seconds=effort.seconds)
+
+    async def together() -> Result:
+        async with tabs.open():
+            return await clients.run(seconds=effort.seconds)
+
+    pair = await alternate(effort, (side, side), (alone, together))
+    clients.close()
+    detail = f"{pair.rates}; {tabs.fetched} parts fetched"
+    return at_most(what, 3, 100 * (1 - pair.rate), "%", detail, digits=1)
+
+
+class Tabs:
+    def __init__(self, side: Side) -> None:
+        self._port = side.control
+        self.fetched = 0
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        tabs = [asyncio.ensure_future(self._tab(page, kinds)) for page, kinds in _TABS.items()]
+        try:
+            yield
+        finally:
+            for tab in tabs:
+                tab.cancel()
+            outcomes = await asyncio.gather(*tabs, return_exceptions=True)
+            if errors := [one for one in outcomes if not isinstance(one, asyncio.CancelledError)]:
+                raise RuntimeError(f"a tab ended: {errors[0]!r}")
+
+    async def _tab(self, page: str, kinds: tuple[str, ...]) -> None:
+        async with self._connected() as (events, stream), self._connected() as (reader, writer):
+            self._get(stream, "/console/changes")
+            while True:
+                line = await events.readline()
+                if not line:
+                    raise RuntimeError("the stream has ended")
+                kind = line.decode().strip().removeprefix("event: ")
+                parts = [page] * (kind in kinds) + ["waiting"] * (kind == "approvals")
+                for part in parts:
+                    self._get(writer, f"/console/parts/{part}")
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                    if not answer.startswith(b"HTTP/1.1 200"):
+                        raise RuntimeError(f"{part}: {answer!r}")
+                    await reader.readexactly(length_of(answer))
+                    self.fetched += 1
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    def _get(self, writer: asyncio.StreamWriter, path: str) -> None:
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n\r\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, [("console", table)]))
