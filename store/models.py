@@ -4,10 +4,12 @@ Times are seconds since the epoch (float). Documents (`dict`) are unchanged Gemi
 """
 
 import enum
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import pydantic_core
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 SESSION_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
@@ -329,6 +331,11 @@ class Page[T](BaseModel):
 
     items: list[T]
     next_cursor: str | None = None
+
+    @functools.cached_property
+    def json_items(self) -> list[bytes]:
+        """Each item as JSON. Made once, since a page of records that do not change is listed many times."""
+        return [pydantic_core.to_json(item) for item in self.items]
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ def _part[H: Callable[..., Any]](name: str) -> Callable[[H], H]:
 
 
 class _Session(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
 
@@ -71,7 +71,7 @@ class _Calls(_Session):
 
 
 class _CallId(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     call_id: str
 

@@ -23,7 +23,7 @@ _TURN_BYTES = 64 * 1024
 
 
 class PageQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = Field(100, ge=1, le=1000, description="At most this many items; fewer if they are large.")
     cursor: str | None = Field(None, description="`next_cursor` of the previous page.")
@@ -47,17 +47,13 @@ class RenderedPage:
         )
 
 
-def _identity(item: Any) -> Any:
-    return item
-
-
-async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], Any] = _identity) -> RenderedPage:
+async def render_page[T](fetch: Fetch[T], query: PageQuery, show: Callable[[T], Any] | None = None) -> RenderedPage:
     """The page for a query. `show`: converts an item for display. Raises what `fetch` raises."""
     items: list[bytes] = []
     size, cursor, portion = 0, query.cursor, 1
     while True:
         page = await fetch(limit=min(portion, query.limit - len(items)), cursor=cursor)
-        rendered = [pydantic_core.to_json(show(item)) for item in page.items]
+        rendered = page.json_items if show is None else [pydantic_core.to_json(show(item)) for item in page.items]
         items += rendered
         grown = sum(map(len, rendered))
         size += grown

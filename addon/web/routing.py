@@ -4,12 +4,13 @@ Handlers are declared much as in a FastAPI application, and FastAPI makes the Op
 (`addon.web.documentation`), which alone imports it. At run time `DirectRoute` calls them itself: FastAPI's machinery
 (dependency solving, exit stacks, response models) costs more than the handlers, and the proxy shares the event loop.
 
-A parameter of a handler is one of: `ApiDep`; `CallerDep`; `Request`; a path parameter; a pydantic model `Annotated[…,
-Query()]`; one `Annotated[…, Body()]`, whose default, if any, is used for an empty body. Anything else is refused when
-the route is made. Handlers return ready responses.
+A parameter of a handler is one of: `ApiDep`; `CallerDep`; `Request`; a path parameter; a frozen pydantic model
+`Annotated[…, Query()]`; one `Annotated[…, Body()]`, whose default, if any, is used for an empty body. Anything else is
+refused when the route is made. Handlers return ready responses.
 """
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 _LARGE = 256 * 1024
 """After parsing a body of this many bytes, other tasks run first. A thread would not help: the parser holds the GIL."""
+
+_QUERIES = 8
+"""The number of queries of a route that are remembered, as frozen models: clients poll with the same ones."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,10 +234,13 @@ def _query_binder(annotation: Any) -> Callable[[Request], Any]:
     validate = TypeAdapter(annotation).validator.validate_python
     known = list(get_args(annotation)[0].model_fields)
 
+    @functools.lru_cache(maxsize=_QUERIES)
+    def read(query: bytes) -> Any:
+        return validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))
+
     def bind(request: Request) -> Any:
         try:
-            query = request.scope["query_string"]
-            return validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {})
+            return read(request.scope["query_string"])
         except ValidationError as error:
             raise invalid(error, known=known) from None
 

@@ -31,7 +31,7 @@ router = Group("events")
 
 
 class EventsQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     session: SessionName | None = Field(None, description="Only events of this session.")
     after: str | None = Field(None, description="Start after this event id; 0: start with the oldest stored event.")
