@@ -81,6 +81,14 @@ class Api:
         except httpx2.HTTPError as error:
             self._fail_as_unreachable(error)
 
+    def problem(self, path: str) -> str:
+        """Why the proxy answers this path with a 503; empty if it does not."""
+        try:
+            answer = self._client.get(self.url + path)
+        except httpx2.HTTPError as error:
+            self._fail_as_unreachable(error)
+        return str(answer.json()["detail"]) if answer.status_code == 503 else ""
+
     def put(self, path: str, document: Any) -> Any:
         return self._request("PUT", path, document=document)
 

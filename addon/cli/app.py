@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from addon.cli import approvals, calls, console, demo, fake_gemini, replay, store, token, tools, worker
+from addon.cli import approvals, calls, console, demo, fake_gemini, replay, status, store, token, tools, worker
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
 from addon.version import package_version
@@ -50,6 +50,7 @@ def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] 
 
 app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
+app.command("status")(status.status)
 app.command("console")(console.console)
 app.command("calls")(calls.show)
 app.command("approve")(approvals.approve)

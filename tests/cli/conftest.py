@@ -21,6 +21,7 @@ from addon.tools.mcp_pins import Pins
 from addon.web.server import ControlServer, bind
 from addon.web.token import load_token, write_address, write_file
 from store.backends.memory import MemoryStore
+from store.base import StoreUnavailable
 from store.models import Call, Step, Turn
 from tests.cli.worker_bench import Bench
 from tests.leaping import leaping
@@ -57,6 +58,12 @@ class Proxy:
 
     def run[T](self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def fail_ping(self) -> None:
+        async def ping() -> None:
+            raise StoreUnavailable("gone")
+
+        self.store.ping = ping  # type: ignore[method-assign]
 
     def capture(
         self,

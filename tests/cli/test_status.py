@@ -1,0 +1,40 @@
+import json
+
+from store.models import Policy, Toolset
+from tests.cli.conftest import Cli, Proxy
+
+
+def test_an_idle_proxy_is_ready(cli: Cli, proxy: Proxy) -> None:
+    assert cli("status").stdout == f"toolgraft test at {proxy.url}: ready\n"
+
+
+def test_sessions_and_what_waits_are_listed_with_the_command_that_helps(cli: Cli, proxy: Proxy) -> None:
+    proxy.run(proxy.store.put_toolset("one", Toolset(declarations=[{"name": "get_weather"}])))
+    proxy.run(proxy.store.put_policy("two", Policy(delivery="placeholder", max_rounds=3)))
+    proxy.capture("call_1", needs_approval=True)
+    for number in range(2, 9):
+        proxy.capture(f"call_{number}", name="a\x1b[2Jb")
+    assert cli("status").stdout.splitlines()[1:] == [
+        "  session one: 1 tool",
+        "  session two: no toolset of its own; delivery=placeholder, max_rounds=3",
+        "  get_weather waits for an approval: toolgraft approve call_1",
+        *["  a\\x1b[2Jb waits for a worker"] * 4,
+        "  3 more calls wait: toolgraft calls --status pending",
+    ]
+
+
+def test_a_store_that_fails_is_named(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1")
+    proxy.fail_ping()
+    assert cli("status").stdout == f"toolgraft test at {proxy.url}: the store does not answer\n"
+
+
+def test_as_json_it_is_one_document(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1")
+    found = json.loads(cli("status", "--json").stdout)
+    assert set(found) == {"url", "version", "problem", "processes", "sessions", "held_tools", "waiting"}
+    assert [call["call_id"] for call in found["waiting"]] == ["call_1"]
+
+
+def test_without_a_proxy_it_says_how_to_start_one(cli: Cli) -> None:
+    assert "is the proxy running?" in cli("status", "--url", "http://127.0.0.1:9", status=1).stderr
