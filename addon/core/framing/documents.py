@@ -91,8 +91,13 @@ def utf8_of(value: msgspec.Raw) -> bytes:
 
 def all_utf8_of(values: Sequence[msgspec.Raw]) -> list[bytes] | None:
     """The same of each of these, in half the time; None if one of them is no string or not valid."""
+    return strings_in(b",".join(values))
+
+
+def strings_in(data: bytes) -> list[bytes] | None:
+    """The UTF-8 of the strings in an array without its brackets; None if it is not such an array."""
     try:
-        found: list[bytes] = _utf8_decode(b"[%b]" % b",".join(values))
+        found: list[bytes] = _utf8_decode(b"[%b]" % data)
         return found
     except ValueError:
         return None

@@ -1,7 +1,7 @@
 """Reads the Contents of a history: their positions, roles and parts, in few passes over the bytes."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -40,22 +40,9 @@ class _Object(msgspec.Struct, gc=False):
     contents: list[msgspec.Raw]
 
 
-class _TextObject(msgspec.Struct, gc=False):
-    contents: list[TextContent]
-
-
 _read_object = msgspec.json.Decoder(_Object).decode
-_read_all_texts = msgspec.json.Decoder(_TextObject).decode
 _read_texts = msgspec.json.Decoder(TextContent).decode
 _read_content = msgspec.json.Decoder(Content).decode
-
-_ROLES = (("user", b"user"), ("model", b"model"))
-_LAYOUTS: Sequence[tuple[bytes, Mapping[str | None, bytes]]] = (
-    (b'[{"role":"', {name: b',{"role":"' + role + b'","parts":[{"text":%b}]}' for name, role in _ROLES}),
-    (b'[{"parts":[{"text":', {name: b',{"parts":[{"text":%b}],"role":"' + role + b'"}' for name, role in _ROLES}),
-)
-"""How the usual Content is written by those who write no spaces: the beginning of an array of such, and a Content for
-each role, with the comma before it."""
 
 _OPENING = re.compile(rb'[ \t\r\n]*{[ \t\r\n]*("contents"[ \t\r\n]*:[ \t\r\n]*)\[')
 _BETWEEN = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
@@ -97,7 +84,7 @@ def object_in(
     opening = _OPENING.match(data, start, end)
     if opening is None:
         return None
-    read = _texts_in(data, start, end, opening.end()) or _any_in(data, start, end, opening.end())
+    read = _any_in(data, start, end, opening.end())
     if read is None:
         return None
     spans, contents = read
@@ -109,28 +96,6 @@ def object_in(
     array = Member("contents", opening.start(1), opening.end(1), close + 1)
     found = [array, *(Member(m.name, m.key + shift, m.start + shift, m.end + shift) for m in others)]
     return found, spans, contents
-
-
-def _texts_in(data: bytes, start: int, end: int, at: int) -> tuple[list[Span], list[TextContent]] | None:
-    """The Contents of the array that begins at `at`, in one pass, if each is one text and written without spaces."""
-    layout = next((layout for beginning, layout in _LAYOUTS if data.startswith(beginning, at - 1)), None)
-    if layout is None:
-        return None
-    try:
-        contents = _read_all_texts(memoryview(data)[start:end]).contents
-        written = [layout[one.role] % one.parts[0].text for one in contents]
-        written[0] = b"[%b" % written[0][1:]
-    except (*UNREAD, LookupError):
-        return None
-    at -= 1
-    spans: list[Span] = []
-    for one in written:
-        if not data.startswith(one, at):  # of two members with one name a decoder reads the last
-            return None
-        stop = at + len(one)
-        spans.append((at + 1, stop))
-        at = stop
-    return spans, contents
 
 
 def _any_in(data: bytes, start: int, end: int, at: int) -> tuple[list[Span], Sequence[Content | TextContent]] | None:

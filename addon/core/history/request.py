@@ -14,6 +14,7 @@ import xxhash
 from addon.core.framing.documents import Malformed, Member, members
 from addon.core.history.contents import contents_at, contents_in, object_in
 from addon.core.history.turns import History
+from addon.core.history.usual import usual_in
 
 _LAST = 64
 
@@ -103,8 +104,10 @@ def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) ->
     if known is not None:
         return _resume(body, path, known)
     start, end, outer_names = _descend(body, path)
-    if (usual := object_in(body, start, end)) is not None:
-        return Request(body, start, end, outer_names, tuple(usual[0]), History.of(*usual[1:]))
+    if (usual := usual_in(body, start, end)) is not None:
+        return Request(body, start, end, outer_names, tuple(usual[0]), usual[1])
+    if (read := object_in(body, start, end)) is not None:
+        return Request(body, start, end, outer_names, tuple(read[0]), History.of(*read[1:]))
     found = members(body, start, end)
     history = History((), 0)
     for member in found:

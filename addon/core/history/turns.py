@@ -82,17 +82,17 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
     start: int
     end: int
     holds: int
+    utf8: bytes = b""
+    digest: bytes = b""
+    chain: bytes = b""
+    is_text_known: bool = False
+    may_hold_id: bool = False
     only_text: msgspec.Raw = _NO_TEXT
     parts: list[Part] | None = None
     several: tuple[Span, ...] | None = None
     """The spans of its Contents if it is not one Content."""
-    utf8: bytes = b""
-    digest: bytes = b""
-    chain: bytes = b""
     key: bytes = b""
     memo: Any = None
-    may_hold_id: bool = False
-    is_text_known: bool = False
     _word_count: int = -1
 
     @property
@@ -172,7 +172,7 @@ class History:
         for content, (start, end) in zip(contents, spans, strict=True):
             if isinstance(content, TextContent):
                 only_text = content.parts[0].text if len(content.parts) == 1 else _NO_TEXT
-                piece = HistoryTurn("model" if content.role == "model" else "user", start, end, 0, only_text)
+                piece = HistoryTurn("model" if content.role == "model" else "user", start, end, 0, only_text=only_text)
             else:
                 piece = _other_piece(content, start, end)
                 holds |= piece.holds
@@ -243,7 +243,7 @@ def _other_piece(content: Content, start: int, end: int) -> HistoryTurn:
     holds = _bits_of(parts)
     # Antigravity sends functionResponses under the role `model`.
     is_model = content.role == "model" and not holds & RESPONSES
-    return HistoryTurn("model" if is_model else "user", start, end, holds, _NO_TEXT, parts)
+    return HistoryTurn("model" if is_model else "user", start, end, holds, parts=parts)
 
 
 def _joined(run: Sequence[HistoryTurn]) -> HistoryTurn:
