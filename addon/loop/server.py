@@ -90,6 +90,12 @@ class LoopAnswer:
         if self._ended:  # otherwise the cancelled loop settles it
             self._settle(whole)
 
+    def end(self) -> None:
+        """All pieces are there. To be called before the task ends, so that nobody waits another turn of the event loop
+        to learn it."""
+        self._ended = True
+        self._changed.set()
+
     def _end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             self.error = asyncio.CancelledError("the proxy has ended the answer")
@@ -97,9 +103,8 @@ class LoopAnswer:
             self.error = task.exception()
         if self.error is not None:
             logger.debug("an answer broke off: %s", self.error)
-        self._ended = True
         self._task = None
-        self._changed.set()
+        self.end()
 
 
 class LoopServer:
@@ -180,6 +185,7 @@ async def _answer(runner: Runner, answer: LoopAnswer) -> None:
             await send(out)
     finally:
         await output.aclose()
+    answer.end()
 
 
 async def _refuse(runner: Runner, send: Send, code: int, status: str, message: str) -> None:

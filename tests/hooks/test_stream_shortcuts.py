@@ -272,9 +272,37 @@ async def test_a_head_is_sent_with_its_body_or_at_once(message: str, streams: bo
     with shortened():
         log, sent = exchanged(*MESSAGES[message], streams=streams)
     assert log == expected
-    heads = [piece for piece in sent if piece.endswith(b"\r\n\r\n") and b"HTTP/1.1" in piece]
+    heads = [piece for piece in sent if b"HTTP/1.1" in piece and not piece.partition(b"\r\n\r\n")[2]]
     joined = {"a length": 4, "chunks": 4}.get(message, 0) if not streams else 0
     assert len(heads) == 4 - joined
+
+
+async def test_an_answer_in_chunks_is_sent_with_their_end() -> None:
+    with shortened():
+        _, sent = exchanged(*MESSAGES["chunks"], streams=False)
+    answer = b"HTTP/1.1 200 OK\r\n" + b"".join(MESSAGES["chunks"])
+    assert [piece for piece in sent if b"200 OK" in piece] == [answer] * 2
+    assert sent.count(END) == 2, "requests end apart: most have a length"
+
+
+def answered_early(body: bytes) -> tuple[list[object], bytes]:
+    """What the layers do with an answer that ends before its request does, and what they send before that."""
+    wire = Wire(options_of(), "reverse:http://up.test", partial(streamed, stage=False), streams=True)
+    wire.has(events.Start())
+    wire.has(events.DataReceived(wire.context.client, POST + MESSAGES["chunks"][0] + chunk(b"one")))
+    wire.got(CHUNKED + chunk(body) + END)
+    sent = wire.sent[-1]
+    wire.has(events.DataReceived(wire.context.client, END))
+    return [*wire.log], sent
+
+
+@pytest.mark.parametrize("body", [b"two", LARGE])
+async def test_an_answer_does_not_wait_for_the_end_of_its_request(body: bytes) -> None:
+    expected, _ = answered_early(body)
+    with shortened():
+        log, sent = answered_early(body)
+    assert log == expected
+    assert sent.endswith(chunk(body))
 
 
 @pytest.mark.parametrize("short", [False, True])

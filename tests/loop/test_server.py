@@ -57,6 +57,18 @@ async def test_an_answer_comes_to_its_end(proxy: Proxy, server: LoopServer) -> N
     await until(lambda: not server)
 
 
+async def test_the_end_of_an_answer_is_known_with_its_last_piece(proxy: Proxy, server: LoopServer) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "manual", "description": "d"})
+    proxy.upstream(Scripted(ANSWER))
+    answering = await begin(proxy, server, Framing.JSON)
+    async with asyncio.timeout(10):
+        while not answering.over:
+            pieces = await answering.take()
+    assert pieces, "nobody waits once more for nothing"
+    assert answering.error is None
+
+
 async def test_an_answer_is_given_as_it_comes(proxy: Proxy, server: LoopServer) -> None:
     await proxy.open()
     await proxy.declare({"name": "manual", "description": "d"})
