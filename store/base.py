@@ -44,6 +44,7 @@ from store.models import (
     Event,
     LedgerChanges,
     LedgerMatches,
+    LookAhead,
     Page,
     Policy,
     Session,
@@ -274,6 +275,10 @@ class Store(Calls, Responses, Exports):
     @abc.abstractmethod
     async def snapshot(self, session: str) -> Snapshot:
         """The session and its versions, in one read. Cheap: called for every request."""
+
+    async def snapshot_with(self, session: str, ahead: LookAhead) -> Snapshot:
+        """As `snapshot`. A backend with a server asks for what is looked up next as well, after the snapshot."""
+        return await self.snapshot(session)
 
     @abc.abstractmethod
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:

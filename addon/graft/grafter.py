@@ -21,7 +21,7 @@ from addon.core.history.steps import last_step
 from addon.core.tools.tool_plan import ToolPlan, generation
 from addon.graft.continuations import Continuations
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
-from addon.graft.ledger import hits_of, store_client_results
+from addon.graft.ledger import hits_of, look_ahead, store_client_results
 from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.plain_notes import PlainNotes
@@ -38,7 +38,7 @@ from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
-from store.models import Call
+from store.models import Call, LookAhead
 
 logger = logging.getLogger("toolgraft")
 
@@ -99,9 +99,10 @@ class Grafter:
         self.prefixes.clear()
         self.true_turns.clear()
 
-    async def session_config(self, session: str) -> SessionConfig | None:
-        """The session's configuration; None if its traffic is not to be touched. Raises EXCHANGE_FAILED."""
-        return await self._config(self.session_configs.of(session))
+    async def session_config(self, session: str, ahead: LookAhead | None = None) -> SessionConfig | None:
+        """The session's configuration; None if its traffic is not to be touched. `ahead`: what is looked up next.
+        Raises EXCHANGE_FAILED."""
+        return await self._config(self.session_configs.of(session, ahead))
 
     async def door_config(self, session: str) -> SessionConfig:
         """The configuration for requests at a front door. Raises EXCHANGE_FAILED."""
@@ -126,19 +127,21 @@ class Grafter:
         takes_ids: bool = True,
         hangup: Hangup = _never,
         turn_ids: Mapping[int, str] = MappingProxyType({}),
+        is_expected: bool = False,
     ) -> Outcome:
         """Decide what becomes of a request. Never raises: a request that cannot be understood passes untouched, and if
         the store or the graft fails, the settings say what happens. `asker`: who asks, as in `history.asker`, or a
         digest of that; only the digest is kept. `url`: the client's URL. `takes_ids`: whether this version of the API
-        knows ids of calls. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places."""
+        knows ids of calls. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places.
+        `is_expected`: the configuration is the session's last known one, and is read together with the ledger."""
         self.metrics.count_request(target.surface, target.operation)
         try:
             try:
-                outcome = await self._request(target, config, body, asker, takes_ids, hangup, turn_ids)
+                outcome = await self._request(target, config, body, asker, takes_ids, hangup, turn_ids, is_expected)
             except Malformed:
                 if (good := replace_invalid_text(body)) == body:
                     raise
-                outcome = await self._request(target, config, good, asker, takes_ids, hangup, turn_ids)
+                outcome = await self._request(target, config, good, asker, takes_ids, hangup, turn_ids, is_expected)
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
                 outcome.exchange.sent = url, body
                 outcome.exchange.proxy_id = self.owners.proxy_id
@@ -146,7 +149,7 @@ class Grafter:
         except Malformed as error:
             self.warn(f"a {target.surface} {target.operation} request was passed on unchanged: {error}")
             return Forward(body)
-        except StoreUnavailable as error:
+        except EXCHANGE_FAILED as error:
             return self.failure_outcome(target, body, error)
         except Exception as error:
             self._forget()  # a faulty cached beginning must not fail every request of its chat
@@ -185,17 +188,23 @@ class Grafter:
         takes_ids: bool,
         hangup: Hangup,
         turn_ids: Mapping[int, str],
+        is_expected: bool,
     ) -> Outcome:
         wire = wire_of(target)
         path = wire.path(body)
         request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
+        keys = self._keys(wire, request, asker)
+        known = request.history.by_turn(turn_ids)
+        fresh, ahead = await self._fresh(config, keys, request, known) if is_expected else (config, None)
+        if fresh is None:
+            return Forward(body)
+        config = fresh
         target = wire.target
         model = target.model or model_in(request)
         cached = text_in(request, "cachedContent")
         plan = await self._cached_plan(config, cached) if cached else plan_of(target, config, request, model)
         if plan is None and wire.keeps_history:
             plan = ToolPlan.untouched()
-        keys = self._keys(wire, request, asker)
         exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys)
         exchange.notes = target.operation in _ANSWERED and self._may_hide(config)
         if exchange.notes:
@@ -209,9 +218,8 @@ class Grafter:
         if config.revision != 0:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
             on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
-            known = request.history.by_turn(turn_ids)
             waits_for = on_pending if waits else None
-            outcome = await self._hits(wire, config, keys, request, known, model, waits_for, hangup)
+            outcome = await self._hits(wire, config, keys, request, known, model, waits_for, hangup, ahead)
         if isinstance(outcome, (Reply, Abandoned)):
             self._remember(wire, config, path, request)
             return outcome
@@ -261,10 +269,11 @@ class Grafter:
         model: str,
         on_pending: OnPending | None,
         hangup: Hangup,
+        ahead: LookAhead | None,
     ) -> Hits | Reply | Abandoned:
         """The true turns of the history. `on_pending`: what to do if the last turn has calls without results; None: do
         not wait, not even for running calls."""
-        hits = await self._look_up(config, keys, request, turn_ids, config.revision)
+        hits = await self._look_up(config, keys, request, turn_ids, config.revision, ahead)
 
         async def look_up() -> Hits:
             return await self._look_up(config, keys, request, turn_ids, self.store.revision(config.session))
@@ -300,6 +309,7 @@ class Grafter:
         request: Request,
         turn_ids: Mapping[int, str],
         revision: int | None,
+        ahead: LookAhead | None = None,
     ) -> Hits:
         """`revision`: the oldest revision of the ledger that will do."""
         return await hits_of(
@@ -313,7 +323,26 @@ class Grafter:
             functools.partial(self._missed_turns.report, config.session, keys),
             turn_ids,
             self.true_turns,
+            ahead,
         )
+
+    async def _fresh(
+        self, config: SessionConfig, keys: Keys, request: Request, turn_ids: Mapping[int, str]
+    ) -> tuple[SessionConfig | None, LookAhead | None]:
+        """The session's configuration as it is now, read together with what the ledger will be asked."""
+        body, history, placeholder = request.body, request.history, config.placeholder
+        ahead = look_ahead(
+            self.store,
+            config.session,
+            config.revision,
+            keys,
+            body,
+            history,
+            placeholder,
+            turn_ids,
+            self.true_turns,
+        )
+        return await self.session_config(config.session, ahead), ahead
 
     async def _wait_for_running(
         self, config: SessionConfig, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup

@@ -14,7 +14,10 @@ from addon.graft.search_state import Hits, Known
 from addon.graft.true_turns import TrueTurns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.budget import Budget
-from store.models import LedgerChanges
+from store.models import LedgerChanges, LookAhead
+
+_AHEAD = 4
+"""The most turns that are looked up ahead: reading them twice costs less than a round trip."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 
@@ -45,9 +48,11 @@ async def hits_of(
     missed: Missed = lambda turn, miss: None,
     turn_ids: Mapping[int, str] = _NONE,
     true_turns: TrueTurns | None = None,
+    ahead: LookAhead | None = None,
 ) -> Hits:
     """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the ids of turns for
-    which whoever keeps the history knows them. `true_turns`: those known by their ids. Raises StoreUnavailable."""
+    which whoever keeps the history knows them. `true_turns`: those known by their ids. `ahead`: what was looked up
+    since the ledger had that revision. Raises StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
@@ -55,7 +60,7 @@ async def hits_of(
     if wanted:
         by_id = true_turns or TrueTurns(store, Budget())
         search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
-        await search.run(wanted)
+        await search.run(wanted, ahead)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():
             missed(history.turns[index], miss)
@@ -66,6 +71,31 @@ async def hits_of(
         _depend(on, history.turns[history.remembered if on.keys else 1 : remembered])  # `on` has the others already
         history.memo, history.remembered = Memo(revision, keys.root, turn_ids, hits, on), remembered
     return dict(hits)
+
+
+def look_ahead(
+    store: Store,
+    session: str,
+    revision: int | None,
+    keys: Keys,
+    body: bytes,
+    history: History,
+    placeholder: Placeholder,
+    turn_ids: Mapping[int, str],
+    true_turns: TrueTurns,
+) -> LookAhead | None:
+    """What `hits_of` will probably ask first, if the ledger is at `revision` as far as is known; None if it will ask
+    for nothing, or for much."""
+    if not history.turns:
+        return None
+    if revision == 0 and (changes := store.changes(session, 0)) is not None and not changes.keys:
+        return None  # the ledger has no turns
+    history.identify(body)
+    hits, wanted, _ = _remembered(store, session, keys, history, revision, turn_ids)
+    if not wanted or len(wanted) > _AHEAD:
+        return None
+    search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, true_turns, revision)
+    return search.look_ahead(wanted)
 
 
 def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:

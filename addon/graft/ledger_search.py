@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from addon.core.history.keys import marks_of
+from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, windows
 from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from addon.graft.neighbours import Neighbours
 from addon.graft.search_state import Asked, SearchState, both
+from store.models import LookAhead
 
 _FEW = 16
 """The unknown turns that are looked up at once, by all their keys, where a look-up is a round trip."""
@@ -21,8 +23,13 @@ _FEW = 16
 class Search(SearchState):
     """One search of the ledger for the unknown turns of a history."""
 
-    async def run(self, wanted: Sequence[int]) -> None:
-        await self._by_marks(wanted)
+    def look_ahead(self, wanted: Sequence[int]) -> LookAhead:
+        """What the search will ask first."""
+        return self._first_question(self._read(wanted), wanted)[1]
+
+    async def run(self, wanted: Sequence[int], ahead: LookAhead | None = None) -> None:
+        """`ahead`: what was looked up, maybe with the answer to the first question."""
+        await self._by_marks(wanted, ahead)
         if self.open:
             await self._by_history()
         if self.open:
@@ -34,9 +41,8 @@ class Search(SearchState):
 
     # --- proof in the turn itself ---------------------------------------------------------------------------------
 
-    async def _by_marks(self, wanted: Sequence[int]) -> None:
-        """Find turns by placeholder ids, and by the marks that clients echo. Unfound turns whose words are known stay
-        `open`."""
+    def _read(self, wanted: Sequence[int]) -> dict[int, list[str]]:
+        """Read the turns' marks. Returns the turns' ids in the ledger, of those that are named or hold some."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids: dict[int, list[str]] = {}
         for index in wanted:
@@ -48,7 +54,14 @@ class Search(SearchState):
                 ids[index] = [turn_id for _, _, turn_id in placeholders]
             if turn.holds & (SIGNATURES | CALLS):
                 self.marks[index] = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
-        verdicts = await self._look_up(ids, wanted)
+        return ids
+
+    async def _by_marks(self, wanted: Sequence[int], ahead: LookAhead | None) -> None:
+        """Find turns by placeholder ids, and by the marks that clients echo. Unfound turns whose words are known stay
+        `open`."""
+        body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
+        ids = self._read(wanted)
+        verdicts = await self._look_up(ids, wanted, ahead)
         known = self.found.known
         for index in wanted:
             turn = turns[index]
@@ -76,9 +89,10 @@ class Search(SearchState):
         self.settle(index, verdict, under, turn_ids=named)
         return True
 
-    async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
-        """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
-        turns with ids are."""
+    def _first_question(
+        self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]
+    ) -> tuple[dict[str, TrueTurn], LookAhead]:
+        """The true turns of these ids that need not be looked up, and what is to be looked up."""
         turn_ids = dict.fromkeys(itertools.chain.from_iterable(ids.values()))
         by_id = self.true_turns.find(self.session, self.revision, turn_ids)
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
@@ -87,7 +101,19 @@ class Search(SearchState):
         asked = [key for marks in self.marks.values() for key in marks.values()]
         if self.store.suspends and len(wanted) <= _FEW:
             asked += [key for index in wanted for key in self._asked_of(index).all]
-        self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
+        return by_id, LookAhead(unknown, asked, known)
+
+    async def _look_up(
+        self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int], ahead: LookAhead | None
+    ) -> dict[int, Verdict]:
+        """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
+        turns with ids are."""
+        by_id, question = self._first_question(ids, wanted)
+        unknown, asked, known = question.turn_ids, question.keys, question.known
+        if ahead is not None and ahead.found is not None and ahead.asks(unknown, asked, known):
+            self.found = ahead.found
+        else:
+            self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):
             by_id[true.turn_id] = true

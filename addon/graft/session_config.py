@@ -13,7 +13,7 @@ from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store, StoreUnavailable
 from store.budget import Budget, Share
-from store.models import Policy, Snapshot, Toolset
+from store.models import LookAhead, Policy, Snapshot, Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,20 @@ class SessionConfigs:
         """A read that a request no longer waits for. Until it has ended, no other session without tools waits."""
         self.share(shared)
 
-    async def of(self, session: str) -> SessionConfig | None:
-        """Returns None for a session without a toolset: its traffic is not touched. Raises StoreUnavailable."""
+    def expected(self, session: str) -> SessionConfig | None:
+        """The configuration that the session had last; None if it had none, or if asking for it costs no more."""
+        return self._configs.peek(_Key(session)) if self.store.suspends else None
+
+    async def of(self, session: str, ahead: LookAhead | None = None) -> SessionConfig | None:
+        """Returns None for a session without a toolset: its traffic is not touched. `ahead`: what is looked up next.
+        Raises StoreUnavailable."""
         key = _Key(session)
         if key in self._configs and self._configs.peek(key) is None:
             snapshot = await self._snapshot_soon(session)
             if snapshot is None:
                 return None
         else:
-            snapshot = await self.store.snapshot(session)
+            snapshot = await (self.store.snapshot_with(session, ahead) if ahead else self.store.snapshot(session))
         if (snapshot.record is None or snapshot.record.toolset is None) and not self.shared:
             if self.store.suspends:
                 self._configs.put(key, None, len(session))

@@ -51,12 +51,13 @@ ModelStream = GraftedStream | CopiedStream
 
 @dataclass(slots=True)
 class _GraftedRequest:
-    """A request in flight, of a session that has a toolset. `encoding`: the client's Accept-Encoding.
-    `ends_with_connection`: as `Capture` has it."""
+    """A request in flight, of a session that has a toolset, or had one, if `is_expected`. `encoding`: the client's
+    Accept-Encoding. `ends_with_connection`: as `Capture` has it."""
 
     route: Route
     config: SessionConfig
     encoding: str | None
+    is_expected: bool = False
     exchange: Exchange | None = None
     capture: Capture | None = None
     ends_with_connection: bool = False
@@ -100,14 +101,15 @@ class Grafting:
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
         if not runtime.ready.is_set():
             await runtime.ready.wait()  # mitmproxy listens before the tool sources have started
-        config = await session_config_of(flow, route, runtime)
+        expected = runtime.grafter.session_configs.expected(route.session)
+        config = expected or await session_config_of(flow, route, runtime)
         if config is None:
             return
         if _NO_URL.search(flow.request.path):
             flow.response = refusal(400, "INVALID_ARGUMENT", "the URL holds characters that must be percent-encoded")
             return
         self._requests[flow] = _GraftedRequest(
-            route, config, put(flow.request.headers, b"accept-encoding", b"identity")
+            route, config, put(flow.request.headers, b"accept-encoding", b"identity"), expected is not None
         )
         flow.request.stream = False  # even if a script set it: a streamed request cannot be rewritten
 
@@ -153,6 +155,7 @@ class Grafting:
             url=url_of(flow.request),
             takes_ids=grafted.route.takes_ids,
             hangup=hangup.wait,
+            is_expected=grafted.is_expected,
         )
         if isinstance(outcome, Abandoned) or hangup.missed:
             if not self.routing.in_flight.is_over:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
@@ -131,11 +131,18 @@ class RedisLedger(RedisCalls):
             self.check_open()
             return LedgerMatches()
         asked, may_know = list(keys), list(known)
+        reply = await self.link.script(*self._question(session, turn_ids, asked, may_know, matches))
+        return self._matches(reply, asked, may_know, matches)
+
+    def _question(
+        self, session: str, turn_ids: Collection[str], asked: list[bytes], may_know: list[bytes], matches: int
+    ) -> tuple[Script, list[bytes], list[Any]]:
+        """The script that answers, its keys and its arguments."""
         arguments = [matches, len(turn_ids), *turn_ids, len(asked), *asked, len(may_know), *may_know]
-        names = ("key", "turn", "call", "plain")
-        now, turns, calls, by_key, plain, are_known = await self.link.script(
-            look_up(), [self.keys.of(session, name) for name in names], arguments
-        )
+        return look_up(), [self.keys.of(session, name) for name in ("key", "turn", "call", "plain")], arguments
+
+    def _matches(self, reply: Any, asked: list[bytes], may_know: list[bytes], matches: int) -> LedgerMatches:
+        now, turns, calls, by_key, plain, are_known = reply
         self.link.note_time(int(now))
         found = LedgerMatches(known={may_know[at] for at in are_known})
         found.plain = {asked[at]: chain_of(value) for at, value in plain}

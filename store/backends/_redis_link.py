@@ -297,6 +297,20 @@ class Link:
                 raise reply
             return reply
 
+    async def run_with(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], *commands: Command
+    ) -> tuple[list[Any], Any]:
+        """The answers to these commands, and that of a script after them, in one round trip; None in its place: the
+        server does not know the script yet. Raises StoreUnavailable."""
+        await self._take_along()
+        async with self._using() as node:
+            *replies, last = await node.run([*commands, ("EVALSHA", script.digest, len(keys), *keys, *arguments)])
+            if isinstance(last, hiredis.ReplyError):
+                if not str(last).startswith("NOSCRIPT"):
+                    raise last
+                last = None
+            return [shaped(*one) for one in zip(commands, replies, strict=True)], last
+
     async def next_trip(self) -> None:
         """Returns right before other commands are sent, or soon. What its caller runs then goes out before these, in
         the same write."""

@@ -1,5 +1,6 @@
 """Sessions and cached tools in Redis. A mixin of `RedisStore`."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from store.backends import _records as records
@@ -14,10 +15,14 @@ from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 
 class RedisSessions(RedisBase):
     async def snapshot(self, session: str) -> Snapshot:
+        return await self._snapshot(session, self.link.run)
+
+    async def _snapshot(self, session: str, run: Callable[..., Awaitable[list[Any]]]) -> Snapshot:
+        """`run`: has the server run commands."""
         of = self.keys.of
         kept = self._sessions.get(session)
         fields = ["version", "deleted", *([] if kept else ["record"])]
-        found, revision, undelivered = await self.link.run(
+        found, revision, undelivered = await run(
             ("HMGET", of(session, "session"), *fields),
             ("HGET", of(session, "ledger"), "revision"),
             ("EXISTS", of(session, "request")),

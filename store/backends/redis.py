@@ -4,21 +4,37 @@ A write is computed here, by the rules that all backends share. One script appli
 computed from still holds (`_redis_transaction`). The server's clock dates records and ends leases.
 """
 
+from typing import Any
+
 import pydantic_core
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_expiry import RedisExpiry
 from store.backends._redis_exports import RedisExports
+from store.backends._redis_link import Command
 from store.backends._redis_sessions import RedisSessions
 from store.backends._redis_waits import RedisWaits
-from store.models import Document, Event
+from store.base import MATCHES
+from store.models import Document, Event, LookAhead, Snapshot
 
 _READ = 100
 """Notices that are read at once."""
 
 
 class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
+    async def snapshot_with(self, session: str, ahead: LookAhead) -> Snapshot:
+        asked, may_know = list(ahead.keys), list(ahead.known)
+        question = self._question(session, ahead.turn_ids, asked, may_know, MATCHES)
+
+        async def run(*commands: Command) -> list[Any]:
+            replies, reply = await self.link.run_with(*question, *commands)
+            if reply is not None:
+                ahead.found = self._matches(reply, asked, may_know, MATCHES)
+            return replies
+
+        return await self._snapshot(session, run)
+
     async def last_event_id(self) -> str:
         (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
         return rules.event_id(self.epoch, int(number or 0))

@@ -279,9 +279,10 @@ class Proxy:
         await self.store.put_toolset("default", Toolset(declarations=list(declarations), rules=rules))
 
     async def forwarded(self, body: Document, target: Target, url: str = "") -> Forward:
-        config = await self.grafter.session_config("default")
+        expected = self.grafter.session_configs.expected("default")
+        config = expected or await self.grafter.session_config("default")
         assert config is not None
-        outcome = await self.grafter.request(target, config, encode(body), url=url)
+        outcome = await self.grafter.request(target, config, encode(body), url=url, is_expected=expected is not None)
         assert isinstance(outcome, Forward)
         return outcome
 

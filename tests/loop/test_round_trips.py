@@ -44,9 +44,11 @@ HIDDEN = "call lookup {}"
         pytest.param([HIDDEN], [2], id="a captured call"),
         # the session, the turn with its call, the result, the whole turn
         pytest.param([LOOP], [4], id="a loop of one step"),
-        # the session, the ledger; the note of the answer, for which it does not wait
-        pytest.param([LOOP, "thanks", "bye"], [4, 3, 3], id="a chat with hidden calls"),
-        pytest.param([LOOP, LOOP], [4, 5], id="two loops"),
+        # the session with the ledger; the note of the answer, for which it does not wait
+        pytest.param([LOOP, "thanks", "bye"], [4, 2, 2], id="a chat with hidden calls"),
+        # the session with the ledger; the open call, and the ledger once more; the turn with its call
+        pytest.param([HIDDEN, HIDDEN], [2, 4], id="a call after one that is open"),
+        pytest.param([LOOP, LOOP], [4, 4], id="two loops"),
     ],
 )
 async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
@@ -120,3 +122,18 @@ async def test_an_urgent_note_is_sent_before_the_answer_ends(proxy: Proxy) -> No
         await asyncio.sleep(0)
         assert store.link.round_trips - before == is_urgent
         assert set((await store.look_up("default", keys=[key])).plain) == {key}, "its own process finds it at once"
+
+
+async def test_a_request_has_the_session_s_tools_of_now_whatever_was_expected(proxy: Proxy) -> None:
+    await proxy.open()
+    target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
+    body: Document = {"contents": [user("x"), model("y"), user("z")]}
+    for names in (["one"], ["two"], ["two"], []):
+        toolset = Toolset(declarations=[{"name": name} for name in names]) if names else None
+        await proxy.store.put_toolset("default", toolset)
+        sent = await proxy.forwarded(body, target)
+        if names:
+            assert [one["name"] for one in decode(sent.body)["tools"][0]["functionDeclarations"]] == names
+        else:
+            assert (decode(sent.body), sent.exchange, sent.noted) == (body, None, None)
+    assert proxy.grafter.session_configs.expected("default") is None
