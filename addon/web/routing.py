@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 
 import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -137,7 +137,7 @@ def _direct(
             _access_of(request).check(*needs)
         arguments = {name: bind(request) for name, bind in binders.items()}
         if read_body is not None:
-            body = await request.body()
+            body = await _body_of(request)
             arguments[body_name] = read_body(body)
             if len(body) >= _LARGE:
                 await asyncio.sleep(0)
@@ -160,6 +160,19 @@ def _direct(
             raise
 
     return app
+
+
+async def _body_of(request: Request) -> bytes:
+    """The whole body, which nearly always is one message: starlette's own method reads it through two generators.
+    Raises ClientDisconnect."""
+    pieces: list[bytes] = []
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(pieces)
 
 
 async def _restrict_to_session(request: Request, arguments: dict[str, Any], *, by_header: bool) -> None:
