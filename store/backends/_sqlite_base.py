@@ -23,7 +23,7 @@ from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks
 from store.backends._key_filter import BEGINNINGS, KeyFilter
 from store.backends._note_log import NoteLog
-from store.backends._sqlite_transaction import PAGES, Transaction, note_time
+from store.backends._sqlite_transaction import EVENT_PAGES, PAGES, Transaction, note_time
 from store.backends._syncs import Syncs
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
@@ -243,9 +243,8 @@ class SqliteBase(Waits):
         changes = self._connection.total_changes
         if self._checkpoints and changes != self._last_change:
             self._last_change = changes
-            # A page for each table and index; the records twice, since events contain them. Writes without events are
-            # small and frequent.
-            pages = 20 if tx.events else PAGES
+            # besides, the records count twice, since events contain them
+            pages = EVENT_PAGES * len(tx.events) or PAGES
             self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
         self._forget_calls(tx.calls, tx.changed)
         if self._waiters:

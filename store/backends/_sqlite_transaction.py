@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 PAGES = 4
 """About the number of pages that a small write adds to the log."""
 
+EVENT_PAGES = 10
+"""About the number that the write of a record, with its event, adds to it: 7 for a call that is answered, and 23 for a
+new turn with a call."""
+
 
 class Transaction:
     """An atomic write, with its events, and with the notes that are not in the database yet: they are visible in the

@@ -52,6 +52,25 @@ async def test_missing_folders_and_the_database_are_made_for_the_user_alone(tmp_
     await store.close()
 
 
+async def test_the_log_grows_about_as_fast_as_checkpoints_assume(store: SqliteStore, path: Path) -> None:
+    """A checkpoint takes a core for a while, so it must not come several times as often as the log's size asks for."""
+    checkpoints, log = store._checkpoints, path.with_name(f"{path.name}-wal")
+    assert checkpoints is not None
+
+    def sizes() -> tuple[int, int]:
+        return checkpoints._written, log.stat().st_size
+
+    for write in (
+        lambda number: save(store, f"t{number}", keys=[random.Random(number).randbytes(16)]),
+        lambda number: store.answer("one", f"c-t{number}", result={"celsius": number}),
+    ):
+        assumed, actual = sizes()
+        for number in range(60):
+            await write(number)
+        assumed, actual = (after - before for after, before in zip(sizes(), (assumed, actual), strict=True))
+        assert actual / 2 < assumed < 2 * actual, (assumed, actual)
+
+
 async def test_keys_of_turns_are_known_again_after_a_restart(store: SqliteStore, path: Path) -> None:
     keys = [b"", b"k", b"key", *(random.Random(number).randbytes(16) for number in range(300))]
     for number, key in enumerate(keys[:200]):
