@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
+from addon.console.clients import clients, read_addresses
 from addon.console.rendering import page
 from addon.console.waiting import waiting_calls
 from addon.control.versions import etag_of
@@ -22,7 +23,14 @@ from store.models import Call, SessionName, Status
 
 router = Group("console")
 
-PAGES = {"approvals": "Approvals", "calls": "Calls", "turns": "Turns", "tools": "Tools", "sessions": "Sessions"}
+PAGES = {
+    "approvals": "Approvals",
+    "calls": "Calls",
+    "turns": "Turns",
+    "tools": "Tools",
+    "sessions": "Sessions",
+    "connect": "Connect",
+}
 """The pages in the navigation: the last part of each path, and its title."""
 
 _PER_PAGE = 50
@@ -181,3 +189,14 @@ async def sessions(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
     if not any(one["name"] == api.settings.session for one in listed) and query.cursor is None:
         listed.insert(0, SessionView.of(api.settings.session, None, api.settings).model_dump())
     return page("sessions.html", {"sessions": listed, "next_cursor": found.next_cursor, "now": time.time()})
+
+
+@_part("connect")
+@needs("read", "approve")
+async def connect(api: ApiDep, request: Request, query: Annotated[_Session, Query()]) -> Response:
+    session = query.session or api.settings.session
+    control = f"{request.url.scheme}://{request.url.netloc}"
+    return page(
+        "connect.html",
+        {"session": session, "clients": clients(read_addresses(api.settings.state), control, session)},
+    )

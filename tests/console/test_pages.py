@@ -1,5 +1,6 @@
 """What the pages show, to whom, and how they show text of others."""
 
+import json
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import httpx2
 import pytest
 
 from addon.console.pages import PAGES
+from addon.settings import Settings
 from store.base import Store
 from store.models import Policy, Slot, Step, Toolset, Turn
 from tests.console.conftest import SignIn
@@ -235,6 +237,21 @@ async def test_tools_are_shown_and_can_be_saved_as_they_are_shown(page: httpx2.A
     version = (await page.get("/v1/sessions/one/tools")).headers["etag"]
     assert version == f'"{etag}"'
     assert "no toolset of its own" in await part(page, "tools", session="two")
+
+
+async def test_connect_has_lines_for_each_kind_of_client(page: httpx2.AsyncClient, settings: Settings) -> None:
+    html = await part(page, "connect")
+    assert "OPENAI_BASE_URL=http://127.0.0.1:8741/v1" in html
+    assert "google-genai" not in html
+    ports = {"reverse": ["http://127.0.0.1:1"], "regular": ["http://127.0.0.1:2"], "ca": "/conf/ca.pem"}
+    settings.state.mkdir(exist_ok=True)
+    (settings.state / "proxy.json").write_text(json.dumps(ports))
+    html = await part(page, "connect")
+    assert "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:1 " in html
+    assert "HTTPS_PROXY=http://127.0.0.1:2\nexport SSL_CERT_FILE=/conf/ca.pem" in html
+    html = await part(page, "connect", session="one")
+    assert "http://127.0.0.1:1/@one" in html
+    assert "http://one:x@127.0.0.1:2" in html
 
 
 async def test_sessions_show_where_each_setting_comes_from(page: httpx2.AsyncClient, store: Store) -> None:

@@ -2,7 +2,10 @@
 
 import http.server
 import json
+import os
 import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -156,7 +159,7 @@ def test_every_page_is_accessible_and_fits(proxy: Proxy, session: Session, page:
     """Light and dark, on a phone and on a desk."""
     ask(proxy, session, 'call get_weather {"city": "Oslo"}')
     (call,) = session.calls()
-    for name in ("approvals", "calls", "turns", "tools", "sessions", f"call?call_id={call['call_id']}"):
+    for name in ("approvals", "calls", "turns", "tools", "sessions", "connect", f"call?call_id={call['call_id']}"):
         page.goto(f"{proxy.control.url}/console/{name}")
         expect(page.get_by_text("Loading …")).to_have_count(0)
         for scheme in ("light", "dark"):
@@ -165,6 +168,20 @@ def test_every_page_is_accessible_and_fits(proxy: Proxy, session: Session, page:
                 page.set_viewport_size({"width": width, "height": 800})
                 assert violations(page) == [], (name, scheme, width)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, scheme)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_lines_of_connect_reach_the_proxy(proxy: Proxy, session: Session, page: Page, gemini: Gemini) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{proxy.control.url}/console/connect?session={session.name}")
+    page.locator("article").filter(has_text="curl").get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    command = page.evaluate("navigator.clipboard.readText()")
+    ran = subprocess.run(
+        ["sh", "-c", command], env={**os.environ, "GEMINI_API_KEY": KEY}, capture_output=True, text=True, timeout=30
+    )
+    assert "candidates" in json.loads(ran.stdout), (command, ran)
+    assert gemini.requests[-1]["path"].endswith("gemini-3-flash-preview:generateContent")
 
 
 def test_the_page_connects_to_a_restarted_proxy(start: Callable[..., Proxy], gemini: Gemini, browser: Browser) -> None:

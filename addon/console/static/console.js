@@ -114,6 +114,14 @@ document.addEventListener("submit", (event) => {
   }
 });
 
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(find(button.dataset.copy).textContent);
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = "Copy"), 2000);
+});
+
 document.addEventListener("htmx:config:request", (event) => {
   Object.assign(event.detail.ctx.request.headers, headers());
 });
