@@ -99,9 +99,9 @@ def look_ahead(
 
 
 def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:
-    looked_up = [turn for turn in turns if turn.memo is not None]
-    on.keys.update([turn.key for turn in looked_up])
-    for known in [turn.memo for turn in looked_up if turn.memo.depends]:  # few do
+    looked_up: list[tuple[bytes, Known]] = [(turn.key, turn.memo) for turn in turns if turn.memo is not None]
+    on.keys.update([key for key, _ in looked_up])
+    for known in [known for _, known in looked_up if known.turn_ids or known.keys]:  # few do
         on.keys.update(known.keys)
         on.turn_ids.update(known.turn_ids)
 
@@ -123,10 +123,8 @@ def _remembered(
             hits = {index: true for index, true in memo.hits.items() if index < history.remembered}
             start, on = max(1, history.remembered), memo.on
     wanted: list[int] = []
-    for index in range(start, len(turns)):
+    for index in [at for at in range(start, len(turns)) if turns[at].side == "model"]:
         turn = turns[index]
-        if turn.side != "model":
-            continue
         known: Known | None = turn.memo if index < history.remembered else None
         under = (turn_ids[index].encode(),) if index in turn_ids else (keys.chat, keys.root)
         if known is None or touched is None or known.under not in under:

@@ -45,9 +45,9 @@ class Search(SearchState):
         """Read the turns' marks. Returns the turns' ids in the ledger, of those that are named or hold some."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids: dict[int, list[str]] = {}
-        for index in wanted:
+        for index, key in zip(wanted, keys.owns([turns[index].digest for index in wanted]), strict=True):
             turn = turns[index]
-            turn.key = keys.own(turn.digest)
+            turn.key = key
             if index in self.turn_ids:
                 ids[index] = [self.turn_ids[index]]
             elif turn.may_hold_id and (placeholders := placeholder.find(turn.text)):
@@ -62,18 +62,21 @@ class Search(SearchState):
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids = self._read(wanted)
         verdicts = await self._look_up(ids, wanted, ahead)
+        marked = {
+            index: self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, []))
+            for index in sorted(ids.keys() | self.marks.keys())
+        }
         known = self.found.known
-        for index in wanted:
+        unknown = [index for index in wanted if not marked.get(index)]
+        may_be_bare = placeholder.may_be_bare([turns[index].full_utf8(body) for index in unknown])
+        for index, may_be in zip(unknown, may_be_bare, strict=True):
             turn = turns[index]
-            is_marked = index in ids or index in self.marks
-            if is_marked and self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, [])):
-                continue
-            if placeholder.may_be_bare(turn.full_utf8(body)) and placeholder.is_bare(turn.full_text(body)):
+            if may_be and placeholder.is_bare(turn.full_text(body)):
                 self.bare.append(index)
                 self.open.append(index)
             elif turn.key in known:
                 self.open.append(index)
-            elif is_marked:
+            elif index in marked:
                 self.settle(index, evidence.NOTHING, keys.chat, turn_ids=ids.get(index, []))
 
     def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
@@ -98,10 +101,15 @@ class Search(SearchState):
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
         named = {index for index, mine in ids.items() if not by_id.keys().isdisjoint(mine)}
         known = [self.turns[index].key for index in wanted if index not in named]
-        asked = [key for marks in self.marks.values() for key in marks.values()]
-        if self.store.suspends and len(wanted) <= _FEW:
+        if not self.store.suspends:  # nearly all marks are the client's own, which the store knows at no cost
+            return by_id, LookAhead(unknown, [], [*known, *self._all_marks()])
+        asked = self._all_marks()
+        if len(wanted) <= _FEW:
             asked += [key for index in wanted for key in self._asked_of(index).all]
         return by_id, LookAhead(unknown, asked, known)
+
+    def _all_marks(self) -> list[bytes]:
+        return [key for marks in self.marks.values() for key in marks.values()]
 
     async def _look_up(
         self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int], ahead: LookAhead | None
@@ -115,6 +123,8 @@ class Search(SearchState):
         else:
             self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
+        if not self.store.suspends:
+            await self.ask([key for key in self._all_marks() if key in self.found.known])
         for true in true_turns(unknown, self.found):
             by_id[true.turn_id] = true
             self.true_turns.keep(self.session, self.revision, true)

@@ -26,17 +26,15 @@ class Known(NamedTuple):
     turn_ids: frozenset[str] = frozenset()
     keys: frozenset[bytes] = frozenset()
 
-    @property
-    def depends(self) -> bool:
-        """Whether it depends on anything besides the key of its own words."""
-        return bool(self.turn_ids or self.keys)
-
     def holds(self, turn: HistoryTurn, touched: LedgerChanges) -> bool:
         return (
             turn.key not in touched.keys
             and self.turn_ids.isdisjoint(touched.turn_ids)
             and self.keys.isdisjoint(touched.keys)
         )
+
+
+_NO_KEYS: frozenset[bytes] = frozenset()
 
 
 @functools.lru_cache(256)
@@ -163,8 +161,8 @@ class SearchState:
             self.misses.pop(index, None)
         if not verdict.lasts:
             self.unsure.append(index)
-        on = frozenset([*keys, *marks.values()])
-        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())}
+        on = frozenset([*keys, *marks.values()]) if keys or marks else _NO_KEYS
+        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())} if on else set()
         ids.update(turn_ids, [true.turn_id for true in verdict.true])
         self.known[index] = Known(under, verdict.true, frozenset(ids), on)
 

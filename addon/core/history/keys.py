@@ -5,7 +5,7 @@ Each key depends on its kind and, except for `mark`, on who asks.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from addon.core.dialects.interactions.contents import marked_id
 from addon.core.framing.documents import Document, get, parts_of
@@ -51,6 +51,16 @@ class Keys:
         own = self._own.copy()
         own.update(digest)
         return own.digest()
+
+    def owns(self, digests: Iterable[bytes]) -> list[bytes]:
+        """The keys of the own words of several turns."""
+        base = self._own
+        found: list[bytes] = []
+        for digest in digests:
+            own = base.copy()
+            own.update(digest)
+            found.append(own.digest())
+        return found
 
     def history(self, own: bytes, chain: bytes) -> bytes:
         """The key of a turn with everything before it, the system instruction and the chat's name included."""

@@ -71,10 +71,12 @@ class Placeholder:
                 floor = end
         return found
 
-    def may_be_bare(self, utf8: bytes) -> bool:
-        """Whether `is_bare` may be true of this text: it is not of nearly every text."""
-        start = utf8.rfind(b"\n") if self._most_lines == 1 else 0
-        return utf8.find(self._in_bare_utf8, max(start, 0)) >= 0
+    def may_be_bare(self, texts: Sequence[bytes]) -> list[bool]:
+        """Of each of these texts in UTF-8, whether `is_bare` may be true of it: it is not of nearly every text."""
+        always = self._in_bare_utf8
+        if self._most_lines == 1:
+            return [text.find(always, text.rfind(b"\n") + 1) >= 0 for text in texts]
+        return [always in text for text in texts]
 
     def is_bare(self, text: str) -> bool:
         """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
