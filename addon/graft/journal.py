@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from addon.core.answers.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
+from addon.core.history.steps import CallSlot
 from addon.core.history.turns import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange
@@ -56,6 +57,8 @@ class Journal:
         self._saved: dict[int, tuple[int, bool]] = {}
         """By candidate of the present round: the number of calls stored, and whether the turn was stored as ended."""
         self._noted: dict[int, bytes] = {}
+        self._steps: dict[Candidate, tuple[list[Document], list[CallSlot], Step]] = {}
+        """The steps as last made, with what they were made of."""
         self._turns: dict[str, Turn] = {}
         """The turns as last stored, by id."""
         self.complete: dict[str, int] = {}
@@ -98,6 +101,7 @@ class Journal:
     def begin_answer(self, candidates: Sequence[Candidate]) -> None:
         """Begin the answer of the present round. The calls that `candidates` hold are already stored."""
         self._saved = {one.index: (len(one.captured), False) for one in candidates}
+        self._steps.clear()
 
     def continue_turn(self, candidates: Sequence[Candidate]) -> None:
         """Close this round: the proxy answers its step, and the client's turn goes on."""
@@ -105,7 +109,7 @@ class Journal:
             if candidate.answered_by_proxy:
                 self._past.append(candidate)
                 self._turn_id = candidate.turn_id
-                self.steps += [step_of(candidate)] if candidate.captured else []
+                self.steps += [self._step(candidate)] if candidate.captured else []
                 self.visible += candidate.visible_parts
                 self.current_visible += candidate.current_visible_parts
 
@@ -140,7 +144,7 @@ class Journal:
             self._saved[state.index] = len(state.captured), ends
             if self.steps or state.is_grafted or self._taken_over:
                 before = self._turns.get(state.turn_id)
-                visible, steps = [*self.visible, *state.visible_parts], [*self.steps, step_of(state)]
+                visible, steps = [*self.visible, *state.visible_parts], [*self.steps, self._step(state)]
                 turn = self._turn(state.turn_id, visible, steps)
                 if ends:
                     self._ended.add(state.turn_id)
@@ -182,6 +186,13 @@ class Journal:
         if self._noted.get(candidate.index) != digest:
             self._noted[candidate.index] = digest
             yield Note(*plain_of(self.exchange, digest, visible))
+
+    def _step(self, candidate: Candidate) -> Step:
+        """The candidate's step; the same object as before if nothing is new."""
+        parts, slots = candidate.true_parts, candidate.slots
+        if (made := self._steps.get(candidate)) is None or (parts, slots) != made[:2]:
+            made = self._steps[candidate] = parts, [*slots], step_of(candidate)
+        return made[2]
 
     def _turn(self, turn_id: str, visible: list[Document], steps: list[Step]) -> Turn:
         """The turn to store; the same object as before if nothing is new. It is not delivered before the client has all
