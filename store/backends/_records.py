@@ -64,6 +64,12 @@ def versioned(text: str) -> str:
     return _BEGIN + text[1:]
 
 
+def remember(record: Record, text: str) -> None:
+    """Remember what `text` is read as. `record`: nobody else has parts of it that can be changed."""
+    if len(text) <= _SMALL:
+        _small.put((type(record), text), record, len(text) + memory_of(len(text)))
+
+
 def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
     """The record; None if it is unreadable. `log`: whether to log that."""
     try:
@@ -72,7 +78,7 @@ def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
         known = _small.get((model, text))
         if known is None:
             known = model.model_validate_json(text, extra="ignore")
-            _small.put((model, text), known, len(text) + memory_of(len(text)))
+            remember(known, text)
         return cast(R, known)
     except ValidationError as error:
         record = _leniently(model, text, error)

@@ -234,10 +234,12 @@ def _saw_proxy(tx: Transaction, proxy_id: str) -> None:
 def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
     """Replace the call of the same id; `quietly`: without an event."""
     record = call.model_dump_json()
+    stored = records.versioned(record)
     tx.db.execute(
         "UPDATE call SET status = ?, claimable_at = ?, proxy_id = ?, record = ? WHERE call_id = ?",
-        (call.status, *states.indexed(call), records.versioned(record), call.call_id),
+        (call.status, *states.indexed(call), stored, call.call_id),
     )
+    records.remember(call, stored)  # the next change of the call reads it, and so does the chat's next request
     tx.calls.append(call)
     tx.touch(call.session, [call.turn_id])
     if not quietly:
