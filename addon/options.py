@@ -140,6 +140,14 @@ OPTIONS: tuple[Option, ...] = (
         "on",
         "`on` calls addons' hooks faster than mitmproxy does, with the same result; `off` leaves that to mitmproxy.",
     ),
+    Option(
+        "graft_log",
+        str,
+        "toolgraft",
+        "What mitmdump prints about requests to models: `toolgraft` prints one line for each request of a client, "
+        "`mitmproxy` prints mitmproxy's own lines for it and for each request of a loop, `json` prints a JSON document "
+        "for each request and for each line of the log.",
+    ),
     Option("graft_filter", str, "", "A mitmproxy flow filter: only matching requests are grafted."),
     Option(
         "graft_redirect",

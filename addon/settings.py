@@ -90,6 +90,7 @@ class Settings(BaseModel):
     drain_timeout: Seconds = 5.0
     stream: Literal["on", "off"] = "on"
     fast: Literal["on", "off"] = "on"
+    log: Literal["toolgraft", "mitmproxy", "json"] = "toolgraft"
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
     upstream: str = "https://generativelanguage.googleapis.com"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
@@ -13,6 +14,7 @@ from addon.core.framing.sse import SseDecoder
 from addon.core.history.asker import asker_of_key
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.pairing import with_dummy_signatures
+from addon.core.summaries import Summary, usage_at_end
 from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
 from addon.gateway.upstream_factory import Caller, UpstreamFactory
@@ -33,12 +35,19 @@ _VERSION = "v1beta"
 
 
 class Engine:
-    """`grafter` is called for each turn, because options may change."""
+    """`grafter` is called for each turn, because options may change. `report` is called at the end of each turn."""
 
-    def __init__(self, grafter: Callable[[], Grafter], executors: Executors, upstreams: UpstreamFactory) -> None:
+    def __init__(
+        self,
+        grafter: Callable[[], Grafter],
+        executors: Executors,
+        upstreams: UpstreamFactory,
+        report: Callable[[Summary], None] = lambda summary: None,
+    ) -> None:
         self._grafter = grafter
         self._executors = executors
         self._upstreams = upstreams
+        self._report = report
 
     @asynccontextmanager
     async def answer(
@@ -56,14 +65,19 @@ class Engine:
         The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
         early, for example because the client hangs up, the turn is cancelled. If it is left with an error, the answer
         counts as not delivered. Raises TurnFailed, StoreUnavailable."""
+        began, turn = time.monotonic(), _Turn(Summary(caller.session, model=model, is_streamed=stream))
         try:
-            sent = self._output(caller, model, request, handover, turn_ids=turn_ids, stream=stream)
+            sent = self._output(caller, model, request, handover, turn, turn_ids=turn_ids, stream=stream)
             async with aclosing(sent) as output:
-                async with aclosing(_documents(output)) as documents:
+                async with aclosing(_documents(output, turn)) as documents:
                     yield documents
-        except BaseException:
+        except BaseException as error:
+            turn.fail(error)
             await handover.settle(whole=False)
             raise
+        finally:
+            turn.summary.status, turn.summary.seconds = turn.status, time.monotonic() - began
+            self._report(turn.summary)
 
     def handover(self, caller: Caller, path: str, access: str, body: bytes) -> Handover:
         """The handover of the answer to a request, which path, token id (`access`) and body identify."""
@@ -79,6 +93,7 @@ class Engine:
         model: str,
         request: Document,
         handover: Handover,
+        turn: "_Turn",
         *,
         turn_ids: Sequence[str],
         stream: bool,
@@ -103,6 +118,7 @@ class Engine:
             for out in _own_answer(outcome):
                 yield out
             return
+        turn.summary = outcome.summary or turn.summary
         upstream = self._upstreams.upstream(caller, body, streams=stream)
         if outcome.exchange is None:
             async with aclosing(_forward_ungrafted(grafter, upstream, address, outcome)) as output:
@@ -114,6 +130,22 @@ class Engine:
         async with aclosing(runner.output()) as output:
             async for out in output:
                 yield out
+
+
+class _Turn:
+    """What is known of a turn while it lasts. `status`: the model's, or the proxy's own."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary = summary
+        self.status = 0
+
+    def fail(self, error: BaseException) -> None:
+        if isinstance(error, TurnFailed):
+            self.status = self.status if self.status >= 400 else error.code
+        elif isinstance(error, Exception):
+            self.summary.end = self.summary.end or "the turn failed"
+        else:
+            self.summary.end = "the client hung up"
 
 
 def check_model(model: object) -> str:
@@ -167,16 +199,17 @@ async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Addr
             whole = True
         finally:
             if sent.noted is not None and answer.status == 200:
+                sent.noted.summary.count([usage_at_end(received)])
                 await note_answer(grafter, sent.noted, answer.content_type, bytes(received), whole=whole)
 
 
-async def _documents(output: Output) -> AsyncGenerator[Document]:
+async def _documents(output: Output, turn: _Turn) -> AsyncGenerator[Document]:
     """The response documents of an output. Raises TurnFailed."""
     status, decoder, whole = 0, None, bytearray()
     try:
         async for out in output:
             if isinstance(out, Head):
-                status = out.status
+                status = turn.status = out.status
                 decoder = SseDecoder() if status == 200 and _is_sse(out) else None
             elif decoder is None:
                 whole += out

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from addon.core.summaries import Summary
 from addon.gateway import gemini, responses
 from addon.gateway.conversations import Conversations
 from addon.gateway.engine import Engine
@@ -30,8 +31,10 @@ def gateway_routes(
     executors: Executors,
     upstreams: UpstreamFactory,
     environ: Mapping[str, str],
+    report: Callable[[Summary], None] = lambda summary: None,
 ) -> ExtraRoutes:
-    engine, conversations, key = Engine(grafter, executors, upstreams), Conversations(store), key_of(environ)
+    """`report` is called at the end of each turn."""
+    engine, conversations, key = Engine(grafter, executors, upstreams, report), Conversations(store), key_of(environ)
     routes = [
         *ResponsesRoutes(engine, conversations, key).router().routes,
         *GeminiRoutes(engine, conversations, key).router().routes,

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from addon.core.framing.documents import Malformed, decode
 from addon.core.framing.replies import PROXY_ENDING
 from addon.core.security.redaction import RedactedStream, Redaction
+from addon.core.summaries import CallSummary
 from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
 from addon.graft.exchange import Exchange, Reply
@@ -65,7 +66,9 @@ class Capture:
 
     def finish(self) -> bytes:
         """End a stream cleanly. Returns the client's last bytes."""
-        return self._fed(self._stream.flush()) + self._done(self.machine.finish(is_certain=self._is_end_certain))
+        last = self._fed(self._stream.flush()) + self._done(self.machine.finish(is_certain=self._is_end_certain))
+        self.machine.summarise()
+        return last
 
     def on_hangup(self) -> None:
         """The client has hung up. Running calls go on: their answers are for a later request."""
@@ -111,6 +114,7 @@ class Capture:
             refused = await self._perform(effects, out)
             if refused is not None:
                 return Reply(refused.status, _JSON, refused.body)
+        self.machine.summarise()
         visible = b"".join(out)
         return body if visible == body else visible
 
@@ -151,7 +155,10 @@ class Capture:
             self._background.complete()
             self._ended = effect.outcome in _CLEAN
             return
+        state = "client" if self.exchange.config.delivery == "passthrough" else "waiting"
         for call, initial_state in effect.calls:
+            failed = initial_state.error is not None
+            self.exchange.summary.calls.append(CallSummary(call.name, call.args, "failed" if failed else state))
             self._background.start(call, initial_state)
 
     async def _take_over(self) -> None:

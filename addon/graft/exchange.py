@@ -8,6 +8,7 @@ from addon.core.answers.answer import AnswerRewriter, ToolNames
 from addon.core.framing.documents import Document, memory_of
 from addon.core.history.keys import Keys
 from addon.core.history.request import Request
+from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
@@ -49,7 +50,7 @@ class Exchange:
     `request`: the client's, because the ledger knows turns by the client's history, under these `keys`. `resumes`: the
     answer that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so
     that none of them is mistaken for a turn with hidden calls. `sent`: the client's URL and body, for `request_key`.
-    `proxy_id`: the proxy that makes the answer.
+    `proxy_id`: the proxy that makes the answer. `summary`: for the line about the request.
     """
 
     wire: Wire
@@ -62,6 +63,7 @@ class Exchange:
     notes: bool = True
     sent: tuple[str, bytes] | None = None
     proxy_id: str | None = None
+    summary: Summary = field(default_factory=lambda: Summary(""))
 
     @property
     def target(self) -> Target:
@@ -87,11 +89,13 @@ class Exchange:
 @dataclass(frozen=True, slots=True)
 class Forward:
     """The request goes upstream with this body. `exchange`: for capturing the answer, None if it passes unchanged.
-    `noted`: for noting the turns of an answer that passes unchanged, None for no notes."""
+    `noted`: for noting the turns of an answer that passes unchanged, None for no notes. `summary`: None if the request
+    could not be understood."""
 
     body: bytes
     exchange: Exchange | None = None
     noted: Exchange | None = field(default=None, compare=False)
+    summary: Summary | None = field(default=None, compare=False)
 
 
 STORE_FAILED = "the store does not answer; the proxy's log has more"

@@ -18,7 +18,8 @@ from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
-from addon.core.tools.tool_plan import ToolPlan, generation
+from addon.core.summaries import Summary
+from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
 from addon.graft.continuations import Continuations
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
 from addon.graft.ledger import hits_of, look_ahead, store_client_results
@@ -26,6 +27,7 @@ from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.plain_notes import PlainNotes
 from addon.graft.prefixes import Prefixes
+from addon.graft.problems import problem
 from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.search_state import Hits
 from addon.graft.session_config import SessionConfig, SessionConfigs
@@ -43,6 +45,8 @@ from store.models import Call, LookAhead
 logger = logging.getLogger("toolgraft")
 
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
+_SESSIONS = 4096
+"""The most sessions of which is known that stripping was mentioned."""
 _ASKERS = 256
 """The most pairs of asker and system instruction with cached keys."""
 
@@ -50,6 +54,14 @@ OnPending = Literal["pass", "wait", "block"]
 LookUp = Callable[[], Awaitable[Hits]]
 Hangup = Callable[[], Awaitable[object]]
 """Returns when the client has hung up."""
+
+
+def _mention_stripping(session: str) -> None:
+    logger.info(
+        "session %s: the tools of its clients are left out: graft_client_tools=keep keeps them",
+        session,
+        extra=problem("client_tools_removed", session=session),
+    )
 
 
 async def _never() -> None:
@@ -93,6 +105,8 @@ class Grafter:
         self._warner = Warner()
         self.plain_notes = PlainNotes(store, metrics, self.warn, self.failed)
         self._missed_turns = MissedTurns(metrics, self.budget)
+        self._tool_counter = ToolCounter()
+        self._mention_stripping = functools.lru_cache(_SESSIONS)(_mention_stripping)
 
     def _forget(self) -> None:
         """Forget what is remembered of histories."""
@@ -205,12 +219,13 @@ class Grafter:
         plan = await self._cached_plan(config, cached) if cached else plan_of(target, config, request, model)
         if plan is None and wire.keeps_history:
             plan = ToolPlan.untouched()
-        exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys)
+        summary = self._summary(config, target, request, plan, model, is_cached=bool(cached))
+        exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys, summary=summary)
         exchange.notes = target.operation in _ANSWERED and self._may_hide(config)
         if exchange.notes:
             request.history.identify(request.body)
         if plan is None:
-            return Forward(body, noted=exchange if exchange.notes else None)
+            return Forward(body, noted=exchange if exchange.notes else None, summary=summary)
         if plan.dropped:
             self.warn(f"session {config.session}, model {model}: left out {plan.dropped}")
         token = text_in(request, "continuationToken")
@@ -236,10 +251,30 @@ class Grafter:
         if wire.dropped:
             self.warn(f"session {config.session}, surface {target.surface}: left out {wire.dropped}")
         if target.operation is Operation.COUNT or not plan.grafts:
-            return Forward(rewritten, noted=exchange if exchange.notes else None)
+            return Forward(rewritten, noted=exchange if exchange.notes else None, summary=summary)
         if token:
             exchange.resumes = self.continuations.find(config.session, token)
-        return Forward(rewritten, exchange)
+        return Forward(rewritten, exchange, summary=summary)
+
+    def _summary(
+        self,
+        config: SessionConfig,
+        target: Target,
+        request: Request,
+        plan: ToolPlan | None,
+        model: str,
+        *,
+        is_cached: bool,
+    ) -> Summary:
+        summary = Summary(config.session, target.surface, target.operation, model)
+        summary.is_streamed = target.operation is Operation.STREAM
+        if plan is None:
+            return summary
+        summary.added = len(plan.names) + plan.builtins if plan.changes or is_cached else 0
+        if config.strips and plan.changes and (removed := self._tool_counter.count(request.value("tools"))):
+            summary.removed = removed
+            self._mention_stripping(config.session)
+        return summary
 
     def _remember(self, wire: Wire, config: SessionConfig, path: Sequence[str], request: Request) -> None:
         """Remember the request's beginning, with its ledger look-ups, and as it was rewritten."""

@@ -14,6 +14,7 @@ from functools import partial
 from addon.core.framing.documents import Document
 from addon.core.framing.encoding import TooLong
 from addon.core.history.request import Request
+from addon.core.summaries import usage_at_end
 from addon.graft.answer_end import AnswerEnd
 from addon.graft.answer_errors import AnswerErrors, BadAnswer
 from addon.graft.answer_events import AnswerEvents
@@ -81,6 +82,19 @@ class AnswerMachine:
     def usage(self) -> Sequence[Document]:
         """The usage of each round, as far as read."""
         return self._state.joined.usage.rounds
+
+    @property
+    def is_last_round(self) -> bool:
+        """Whether the present request of a loop may not lead to calls."""
+        return self._state.rounds.is_last
+
+    def summarise(self) -> None:
+        """Put the rounds and their tokens into the exchange's summary."""
+        summary, usage = self.exchange.summary, self.usage
+        summary.rounds = max(self._state.rounds.number, 1)
+        summary.count(usage)
+        if not (usage and usage[-1]):
+            summary.count([usage_at_end(self.reading.last_unread)])
 
     def start(self) -> list[Effect]:
         """The first request of a loop."""

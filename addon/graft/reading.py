@@ -156,6 +156,11 @@ class Reading:
         self._unread.append(body)
         return True
 
+    @property
+    def last_unread(self) -> bytes:
+        """The last piece that passed unread, if nothing was read."""
+        return self._unread[-1] if self._unread else b""
+
     def final_notes(self) -> Sequence[Note]:
         """The notes for the turns that passed unread and end here."""
         if self._note_reader is None or not self.is_plain:

@@ -48,6 +48,11 @@ class Rounds:
     def is_loop(self) -> bool:
         return self._loop is not None
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the present request is the last that the loop may send, after others."""
+        return self._loop is not None and 1 < self.number == self._exchange.config.max_rounds
+
     # --- what is next -----------------------------------------------------------------------------------------
 
     def first(self) -> bytes:

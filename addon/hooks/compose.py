@@ -15,9 +15,11 @@ from addon.hooks.grafting import Grafting
 from addon.hooks.hook_cache import Speedups
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import LiveHooks
+from addon.hooks.log_lines import LogLines
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
+from addon.hooks.request_lines import RequestLines
 from addon.hooks.retirement import Retirement
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import ShadowFlows
@@ -117,8 +119,9 @@ def build_addons() -> list[object]:
     grafting = Grafting(lifecycle, routing, looping)
     live_hooks = LiveHooks(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
-    first = [Stdout(), lifecycle, Connections(lifecycle), Masking(), pool, upstream_factory]
+    lines = RequestLines(lifecycle, routing, grafting, shadow_flows)
+    first = [Stdout(), lifecycle, LogLines(), Connections(lifecycle), Masking(), pool, upstream_factory]
     last: list[object] = [Speedups(lifecycle)]
     if (member := membership()) is not None:
         last.append(Retirement(lifecycle, member))
-    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last])]
+    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last, lines])]

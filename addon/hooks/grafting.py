@@ -11,6 +11,7 @@ from mitmproxy import flowfilter, http
 
 from addon.core.framing import replies
 from addon.core.framing.encoding import decompressor
+from addon.core.summaries import Summary, usage_at_end
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.session_config import SessionConfig
@@ -36,6 +37,7 @@ from addon.hooks.streams import (
     run_later_stages,
     stream_through,
 )
+from addon.hooks.unknown_sessions import UnknownSessions
 from addon.surfaces import Framing, Operation
 from addon.web import tasks
 from store.base import StoreUnavailable
@@ -73,7 +75,7 @@ class RecordedBodies:
 
 class Grafting:
     """`recorded` is filled only if `is_recording`. `answered_here`: flows that the proxy answers itself, by a reply or
-    by a loop, whose requests to the model are separate flows."""
+    by a loop, whose requests to the model are separate flows. `summaries`: of the requests that could be understood."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
@@ -82,8 +84,10 @@ class Grafting:
         self.is_recording = False
         self.recorded = FlowState[RecordedBodies]("recorded")
         self.answered_here = FlowState[bool]("answered_here")
+        self.summaries = FlowState[Summary]("summary")
         self._requests = FlowState[_GraftedRequest]("grafted_request")
         self._noted = FlowState[Exchange]("noted")
+        self._unknown_sessions = UnknownSessions()
         self._stages = FlowState[ModelStream]("stage")
         self._streaming = WeakSet[ModelStream]()
         lifecycle.before_stop.append(self._stop)
@@ -104,6 +108,8 @@ class Grafting:
         expected = runtime.grafter.session_configs.expected(route.session)
         config = expected or await session_config_of(flow, route, runtime)
         if config is None:
+            if route.is_named and flow.response is None:
+                self._unknown_sessions.mention(route.session, runtime.store)
             return
         if _NO_URL.search(flow.request.path):
             flow.response = refusal(400, "INVALID_ARGUMENT", "the URL holds characters that must be percent-encoded")
@@ -169,6 +175,8 @@ class Grafting:
             self.answered_here[flow] = True
             flow.response = response_of(outcome)
         else:
+            if outcome.summary is not None:
+                self.summaries[flow] = outcome.summary
             if outcome.exchange is not None and self.looping.needs_loop(outcome.exchange):
                 del self._requests[flow]
                 self.answered_here[flow] = True
@@ -270,6 +278,7 @@ class Grafting:
             or not (grafted.capture or grafted.ends_with_connection or concerns(grafted.exchange, body))
         ):
             run_later_stages(flow)
+            noted.summary.count([usage_at_end(body)])
             is_answer = noted.notes and flow.response.status_code == 200
             return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
         capture = grafted.capture or _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)

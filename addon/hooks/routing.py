@@ -48,11 +48,12 @@ _BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
 
 @dataclass(slots=True)
 class Route:
-    """The operation and the session of a request to a surface."""
+    """The operation and the session of a request to a surface. `is_named`: the client has named the session."""
 
     target: Target
     session: str
     takes_ids: bool
+    is_named: bool = False
 
 
 class Routing:
@@ -177,20 +178,20 @@ class Routing:
         requested_user = _user_of(flow, present)
         owner = _signed_in(flow)
         user = owner or (self._users.get(flow.client_conn) if self._users else None) or requested_user
-        session = settings.session
+        session, is_named = settings.session, False
         for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
             if name:
                 if not SESSION_NAME.fullmatch(name):
                     flow.response = _bad_session(name, where)
                     return
-                session = name
+                session, is_named = name, True
                 break
         if owner is not None and not settings.may_use(owner, session):
             why = f"session {session!r} is not that of {owner!r}: see graft_session_access"
             flow.response = refusal(403, "PERMISSION_DENIED", why)
             return
         if target is not None:
-            self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path))
+            self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path), is_named)
             if target.operation is not Operation.LIVE:
                 self.in_flight.add(flow, target)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
+from addon.core.summaries import Summary
 from addon.descriptors import connection_limits, raise_descriptor_limit
 from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
@@ -74,6 +75,10 @@ _BATCH_PAUSE = 0.01
 """Seconds between two batches of a deletion, in which requests are served."""
 
 
+def _report_nothing(summary: Summary) -> None:
+    pass
+
+
 class Runtime:
     """Made by `start`, which raises with nothing left open if a part fails."""
 
@@ -120,6 +125,8 @@ class Runtime:
         """Whether new requests are refused because the proxy ends: see `end`."""
         self.is_serving = False
         """Whether the start has succeeded."""
+        self.report: Callable[[Summary], None] = _report_nothing
+        """Called at the end of each request to a front door."""
         self.ready = asyncio.Event()
         """Set once the store is open and the tools of all sources are known. Requests wait until then."""
         if source is None and not store.suspends:
@@ -154,6 +161,7 @@ class Runtime:
                     executors=self.executors,
                     upstreams=upstreams,
                     environ=environ,
+                    report=lambda summary: self.report(summary),
                 )
                 | console_routes(),
             )

@@ -17,6 +17,7 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.attempts import attempt
+from addon.loop.call_reports import report_failure, report_waiting
 from addon.loop.call_waits import CallWaits
 from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import RunKey, SharedRuns
@@ -86,6 +87,7 @@ class CallRun:
         call = self.call
         try:
             if self.initial.error is not None:
+                report_failure(self.session, call, self.initial.error)
                 return response_of(None, self.initial.error)
             if self.initial.repeats is not None:
                 return await self._response_of(self.initial.repeats)
@@ -96,6 +98,7 @@ class CallRun:
             if self.initial.approval and (denial := await self._denial()) is not None:
                 return denial
             if self.binding.handler is Handler.NOBODY:
+                report_waiting(self.session, call, needs_approval=False)
                 return await self._manual_response()
             async with self.limit:
                 return await self._run()
@@ -203,7 +206,6 @@ class CallRun:
             return await self._store_result(error=str(error))
         if error is not None:
             message = error_text(error)
-            logger.warning("the tool %s failed: %s", self.call.name, message)
             return await self._store_result(error=message)
         return await self._store_result(result=msgspec.json.decode(run.result()))
 
@@ -261,17 +263,21 @@ class CallRun:
     async def _denial(self) -> Document | None:
         """Wait for a human's decision. None if the call is approved, else the response for the model."""
         timeout = self.config.approval_timeout
+        report_waiting(self.session, self.call, needs_approval=True)
         decided = await self.context.waits.decision(self.session, self.call.call_id, timeout)
         if decided is None:
             message = f"nobody approved this call within {timeout:g} s"
             decided = await self.store.settle(self.session, self.call.call_id, Status.DENIED, error=message)
             if decided.error == message:
+                report_failure(self.session, self.call, message)
                 self.context.keeper.count(decided.status)
         if decided.status.final:
             return response_of(decided.result, decided.error)
         return None
 
     async def _store_result(self, *, result: Any = None, error: str | None = None) -> Document:
+        if error is not None:
+            report_failure(self.session, self.call, error)
         return await self.context.keeper.store_result(self.session, self.call.call_id, result=result, error=error)
 
 

@@ -17,6 +17,7 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
+from addon.loop.call_reports import report_failure, report_waiting
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.call_waits import CallWaits
 from addon.loop.clients import no_cookies
@@ -186,6 +187,10 @@ class Executors:
         wait for it ask the store."""
         binding = self.binding(config, call.name)
         if not initial_state.begins:
+            if initial_state.error is not None:
+                report_failure(config.session, call, initial_state.error)
+            elif config.delivery != "passthrough":
+                report_waiting(config.session, call, needs_approval=initial_state.approval)
             step.add_external(
                 call.call_id, call.name, partial(self._context.waits.final_call, config.session, call.call_id)
             )

@@ -9,9 +9,10 @@ until then the same request, sent again, gets the rest of it.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -20,12 +21,14 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing import replies
 from addon.core.framing.documents import Document
+from addon.core.summaries import CallSummary
 from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.owners import InitialState
+from addon.graft.problems import problem
 from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, store_failed, take_over_answer
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
@@ -111,8 +114,9 @@ class Runner:
                         outputs = self._tools(calls)
                     case None:
                         break
-        except httpx2.RequestError:
+        except httpx2.RequestError as error:
             self._outcome = "unreachable"
+            self.exchange.summary.end = f"the model cannot be reached: {error}"
             raise
         except Exception as error:
             self.grafter.metrics.error("graft")
@@ -215,6 +219,16 @@ class Runner:
             if self.machine.has_unsaved:  # the call may have no record
                 initial_state = initial_state._replace(loop_id=None)
             self.executors.start(self.config, call, initial_state, self.step, self.limit, self.loop_id)
+            self._summarise_call(call)
+
+    def _summarise_call(self, call: CapturedCall) -> None:
+        summary = CallSummary(call.name, call.args)
+        self.exchange.summary.calls.append(summary)
+        if (task := self.step.tasks.get(call.call_id)) is None:
+            summary.state = "waiting"
+            return
+        clock = asyncio.get_running_loop().time
+        task.add_done_callback(partial(_note_end, summary, clock, clock()))
 
     async def _record(self, effect: Effect) -> list[Effect] | None:
         """As `record`. The last save of a turn waits until the results of its calls are stored."""
@@ -239,6 +253,7 @@ class Runner:
         self._outcome = outcome
 
     def _count(self) -> None:
+        self.machine.summarise()
         metrics, usage = self.grafter.metrics, self.machine.usage
         metrics.count_loop(self._outcome, len(usage))
         if len(usage) > 1:
@@ -248,7 +263,7 @@ class Runner:
 
     async def _round(self, body: bytes, *, goes_on: bool) -> Output:
         if not goes_on:
-            self.step, self._calls = RunningStep(), []
+            self._begin_step()
         calls_before = len(self._calls)
         is_first = self.machine.rounds == 1  # the client itself repeats it
         for attempt in range(1, _TRIES + 1):
@@ -279,6 +294,17 @@ class Runner:
                 pause = backoff(attempt)
             async for out in self._pause(pause):
                 yield out
+
+    def _begin_step(self) -> None:
+        self.step, self._calls = RunningStep(), []
+        if not self.machine.is_last_round:
+            return
+        logger.warning(
+            "session %s: the rounds of a request have run out, its model may call no more tools: graft_max_rounds=%d",
+            self.config.session,
+            self.config.max_rounds,
+            extra=problem("rounds_ran_out", session=self.config.session, max_rounds=self.config.max_rounds),
+        )
 
     async def _answered(self, answer: UpstreamAnswer) -> Output:
         machine = self.machine
@@ -328,6 +354,11 @@ class Runner:
             _, running = await asyncio.wait(running, timeout=self.grafter.settings.keepalive or None)
             if running and (event := self.machine.keepalive()):
                 yield event
+
+
+def _note_end(summary: CallSummary, clock: Callable[[], float], began: float, task: asyncio.Task[Document]) -> None:
+    summary.seconds = clock() - began
+    summary.state = "failed" if task.cancelled() or task.exception() or "error" in task.result() else "done"
 
 
 def _upstream_failure(error: Exception) -> tuple[int, str, str]:

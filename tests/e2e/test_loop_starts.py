@@ -80,7 +80,7 @@ def test_a_client_that_comes_while_an_mcp_server_starts_waits_for_its_tools(tmp_
     waits = f"until [ -e '{gate}' ]; do sleep 0.02; done; exec '{sys.executable}' '{MCP_SERVER}' stdio"
     config = mcp_file(tmp_path, late={"command": "/bin/sh", "args": ["-c", waits]})
     port = free_port()
-    words = command(tmp_path, "--mode", mode(gemini.url, port), *sets(control="off", mcp=str(config)))
+    words = command(tmp_path, "--mode", mode(gemini.url, port), *sets(control="off", mcp=str(config), log="mitmproxy"))
     process = Process("late", words, environment(tmp_path, TOOLGRAFT_HOME=str(tmp_path / "state")))
     process.wait_for("listening at")
     url = f"http://127.0.0.1:{port}/v1beta/models/gemini-3-flash-preview:generateContent"

@@ -27,6 +27,7 @@ _WITHOUT_FUNCTIONS = frozenset(
 )
 """Kinds of tools that lead to calls of declared functions alone."""
 _LARGEST_CACHED = 16_384
+_MOST_COUNTS = 256
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
 
 
@@ -49,6 +50,7 @@ class ToolPlan(NamedTuple):
     toolResponse parts, and the client did not. `server_tools`: the history may hold such parts. `dropped`: tools that
     were left out because they cannot be combined, for a warning. `grafts` False: the request cannot use functions, and
     its answer holds no calls. `own`: the functions that the client declares; None if its tools may call others.
+    `builtins`: how many built-in tools were added.
     """
 
     tools: bytes | None
@@ -61,6 +63,7 @@ class ToolPlan(NamedTuple):
     dropped: str = ""
     grafts: bool = True
     own: Collection[str] | None = None
+    builtins: int = 0
 
     @classmethod
     def untouched(cls) -> Self:
@@ -173,7 +176,35 @@ class Toolbox:
             server_tools=flagged,
             dropped=dropped,
             own=None if any(_has_functions_of_its_own(tool) for tool in own) else frozenset(own_names),
+            builtins=len(builtins),
         )
+
+
+class ToolCounter:
+    """Counts the tools of requests. Clients repeat them, so the counts are kept by the tools' hashes."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def count(self, tools: bytes | None) -> int:
+        """The number of functions and built-in tools. Raises Malformed."""
+        if not tools:
+            return 0
+        key = xxhash.xxh3_64_intdigest(tools)
+        if (found := self._counts.get(key)) is not None:
+            return found
+        if len(self._counts) >= _MOST_COUNTS:
+            self._counts.clear()
+        found = self._counts[key] = sum(map(_count, objects(decode(tools))))
+        return found
+
+
+def _count(tool: Document) -> int:
+    return sum(
+        len(list(objects(value))) if camel(key) == "functionDeclarations" else 1
+        for key, value in tool.items()
+        if value is not None
+    )
 
 
 def declared_names(tool: Document) -> list[str]:

@@ -9,6 +9,7 @@ from addon.core.framing.documents import Document, decode, encode
 from addon.core.tools.tool_plan import (
     Generation,
     Toolbox,
+    ToolCounter,
     ToolPlan,
     cannot_use_functions,
     declared_names,
@@ -266,3 +267,19 @@ def test_the_names_that_a_tool_declares_in_either_spelling() -> None:
     assert declared_names({"function_declarations": {"name": "a"}}) == ["a"]
     assert declared_names({"functionDeclarations": [F, {}, 1]}) == ["f"]
     assert declared_names(BUILT_IN) == []
+
+
+def test_the_tools_of_a_request_are_counted() -> None:
+    counter = ToolCounter()
+    given: list[tuple[bytes | None, int]] = [
+        (None, 0),
+        (b"[]", 0),
+        (b'[{"functionDeclarations": [{"name": "a"}, {"name": "b"}]}, {"googleSearch": {}}]', 3),
+        (b'{"function_declarations": [{"name": "a"}], "codeExecution": null}', 1),
+    ]
+    for _ in range(2):
+        for tools, number in given:
+            assert counter.count(tools) == number
+    for n in range(1000):
+        assert counter.count(b'[{"functionDeclarations": [{"name": "%d"}]}]' % n) == 1
+    assert len(counter._counts) <= 256

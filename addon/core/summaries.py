@@ -1,0 +1,199 @@
+"""What the terminal and the log tell about a request: one line, or the same fields as a record.
+
+Names and arguments come from clients and models. They are escaped, cut, and quoted wherever they could pass for another
+part of the line.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from addon.core.answers.usage import output_of, prompt_of
+from addon.core.framing.documents import Document
+from addon.core.security.credentials import is_secret_name
+from addon.core.security.escaping import printable
+
+LONGEST_ARGUMENTS = 80
+"""Characters of a call's arguments that are shown."""
+_LONGEST_NAME = 64
+_LONGEST_TEXT = 200
+_MOST_CALLS = 4
+"""Calls that a line names."""
+_USAGE_BYTES = 4096
+"""The end of an answer in which its usage is looked for."""
+_PLAIN = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
+_COUNT = re.compile(rb'"(\w+TokenCount)"\s*:\s*(\d{1,15})\b')
+_MINUS = "\N{MINUS SIGN}"
+SYMBOLS = f"→{_MINUS}…"
+_ASCII = str.maketrans({"→": "->", _MINUS: "-", "…": "..."})
+
+
+@dataclass(slots=True)
+class CallSummary:
+    """`state`: `running` (also if nobody knows its end), `done`, `failed`, `waiting` (for an answer by hand or a
+    worker) or `client` (the client runs it). `seconds`: how long the request waited for it."""
+
+    name: str
+    args: Document
+    state: str = "running"
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class Summary:
+    """`added`: the tools that the model was given besides the client's; None: the request was not touched. `removed`:
+    the client's tools that it was not given. `rounds`: the requests that the proxy sent. `status`: 0 if the client got
+    none. `end`: why the answer broke off."""
+
+    session: str
+    surface: str = ""
+    operation: str = ""
+    model: str = ""
+    added: int | None = None
+    removed: int = 0
+    calls: list[CallSummary] = field(default_factory=list)
+    rounds: int = 1
+    is_streamed: bool = False
+    prompt: int = 0
+    output: int = 0
+    status: int = 0
+    seconds: float = 0.0
+    end: str = ""
+
+    def count(self, rounds: Iterable[Document]) -> None:
+        """Take the tokens of each round's usage."""
+        for usage in rounds:
+            if usage:
+                self.prompt += prompt_of(usage)
+                self.output += output_of(usage)
+
+
+def usage_at_end(answer: bytes | bytearray) -> Document:
+    """The usage in the last bytes of an answer that was not parsed; {} if it is not there."""
+    place = answer.rfind(b'"usageMetadata"', max(0, len(answer) - _USAGE_BYTES))
+    return {} if place < 0 else {name.decode(): int(n) for name, n in _COUNT.findall(answer[place:])}
+
+
+def line_of(summary: Summary) -> str:
+    """The request in one line, whose parts are separated by two spaces."""
+    parts = [summary.session]
+    if summary.model:
+        parts.append(shortened(summary.model, _LONGEST_NAME))
+    if summary.operation and summary.operation not in ("generateContent", "streamGenerateContent"):
+        parts.append(summary.operation)
+    parts.append(", ".join(_middle(summary)))
+    if summary.status:
+        parts.append(str(summary.status))
+    if summary.end:
+        parts.append(shortened(summary.end, _LONGEST_TEXT))
+    parts.append(duration(summary.seconds))
+    return "  ".join(parts)
+
+
+def fields_of(summary: Summary) -> dict[str, Any]:
+    """The same as a record."""
+    calls = [
+        {"name": shortened(call.name, _LONGEST_NAME), "arguments": arguments(call.args), "state": call.state}
+        | ({} if call.seconds is None else {"seconds": round(call.seconds, 3)})
+        for call in summary.calls
+    ]
+    return {
+        "event": "request",
+        "session": summary.session,
+        "surface": summary.surface,
+        "operation": summary.operation,
+        "model": shortened(summary.model, _LONGEST_NAME),
+        "added_tools": summary.added or 0,
+        "removed_client_tools": summary.removed,
+        "calls": calls,
+        "rounds": summary.rounds,
+        "streamed": summary.is_streamed,
+        "prompt_tokens": summary.prompt,
+        "output_tokens": summary.output,
+        "status": summary.status or None,
+        "end": shortened(summary.end, _LONGEST_TEXT),
+        "seconds": round(summary.seconds, 3),
+    }
+
+
+def ascii_only(line: str) -> str:
+    """The line for a terminal that cannot show SYMBOLS."""
+    return line.translate(_ASCII)
+
+
+def arguments(args: Document) -> str:
+    """The values of a call's arguments, as far as they fit. Secrets are known by their names."""
+    values, length = [], 0
+    for name, value in args.items():
+        values.append("***" if is_secret_name(str(name)) else _value(value))
+        length += len(values[-1]) + 2
+        if length > LONGEST_ARGUMENTS + 2:
+            break
+    text = ", ".join(values)
+    return text if len(text) <= LONGEST_ARGUMENTS else text[: LONGEST_ARGUMENTS - 1] + "…"
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text on one line, without unprintable characters, and no longer than this."""
+    line = printable(text[:longest])
+    if len(text) > longest or len(line) > longest:
+        return line[: longest - 1] + "…"
+    return " ".join(line.split()) if "  " in line else line
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.095:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+
+
+def count(number: int, one: str) -> str:
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
+
+
+def _middle(summary: Summary) -> Iterator[str]:
+    tools = [f"+{count(summary.added, 'tool')}"] if summary.added else []
+    if summary.removed:
+        tools.append(f"{_MINUS}{count(summary.removed, 'client tool')}")
+    text = " ".join(tools) or "no tools added"
+    if summary.calls:
+        text += f" → {_call(summary.calls[0])}"
+    yield text
+    yield from map(_call, summary.calls[1:_MOST_CALLS])
+    if (more := len(summary.calls) - _MOST_CALLS) > 0:
+        yield count(more, "more call")
+    if summary.rounds > 1:
+        yield count(summary.rounds, "round")
+    if summary.is_streamed:
+        yield "streamed"
+    if summary.prompt or summary.output:
+        yield f"{_amount(summary.prompt)}→{_amount(summary.output)} tokens"
+
+
+def _call(call: CallSummary) -> str:
+    state = {"failed": " failed", "waiting": " waits", "client": " for the client"}.get(call.state, "")
+    time = "" if call.seconds is None else f" {duration(call.seconds)}"
+    return f"{shortened(call.name, _LONGEST_NAME)}({arguments(call.args)}){state}{time}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        text = value[: LONGEST_ARGUMENTS + 1]
+        if _PLAIN.fullmatch(text) and text.isprintable():
+            return text
+        return printable(json.dumps(text, ensure_ascii=False))
+    if isinstance(value, dict):
+        return "{…}" if value else "{}"
+    if isinstance(value, list):
+        return "[…]" if value else "[]"
+    return json.dumps(value)[: LONGEST_ARGUMENTS + 1]
+
+
+def _amount(tokens: int) -> str:
+    for unit, letter in ((1_000_000, "M"), (1000, "k")):
+        if tokens >= unit:
+            amount = tokens / unit
+            return f"{amount:.1f}{letter}" if amount < 9.95 else f"{amount:.0f}{letter}"
+    return str(tokens)

@@ -1,0 +1,137 @@
+"""`graft_log`: one line, or one JSON document, for each request of a client, in place of mitmdump's own lines.
+
+Where mitmdump is asked for more of a flow than its URL (`flow_detail` of 2 or more), its own lines stay too. Everything
+else but requests to models keeps them in any case, except in JSON.
+"""
+
+import json
+import time
+from typing import Any
+
+from mitmproxy import ctx, flow, flowfilter, http
+
+from addon.core.summaries import SYMBOLS, Summary, ascii_only, fields_of, line_of
+from addon.hooks.breaks import error_response
+from addon.hooks.grafting import Grafting
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.log_lines import DETAILS, iso_time
+from addon.hooks.routing import Route, Routing
+from addon.hooks.shadow_flows import ShadowFlows
+from addon.surfaces import Operation
+
+
+class RequestLines:
+    """Runs after the grafting, which has completed the summary of an answer."""
+
+    def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting, shadow_flows: ShadowFlows) -> None:
+        self.lifecycle = lifecycle
+        self.routing = routing
+        self.grafting = grafting
+        self.shadow_flows = shadow_flows
+        self._dumper: Any = None
+        self._detail = 0
+        self._shows_unicode = False
+
+    def configure(self, updated: set[str]) -> None:
+        if "flow_detail" in updated:
+            self._detail = ctx.options.flow_detail  # reading an option copies it: not once a request
+
+    def running(self) -> None:
+        if (runtime := self.lifecycle.runtime) is not None:
+            runtime.report = self._report
+        dumper: Any = ctx.master.addons.get("dumper")
+        if dumper is None or self._dumper is dumper:
+            return
+        self._dumper, match = dumper, dumper.match
+        self._detail = ctx.options.flow_detail
+        self._shows_unicode = _can_show(SYMBOLS, getattr(dumper.outfp, "encoding", None))
+        dumper.match = lambda about: not self._replaces(about) and match(about)
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        if flow.websocket is None:
+            self._show(flow)
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        if flow.websocket is None:
+            self._show(flow)
+
+    def websocket_end(self, flow: http.HTTPFlow) -> None:
+        self._show(flow)
+
+    # --- which lines ------------------------------------------------------------------------------------------
+
+    def _replaces(self, about: flow.Flow) -> bool:
+        """Whether mitmdump's own lines about a flow are left out."""
+        log = self.lifecycle.settings().log
+        if log != "toolgraft":
+            return log == "json"
+        if self._detail >= DETAILS or not isinstance(about, http.HTTPFlow):
+            return False
+        return about in self.routing.routes or about in self.shadow_flows.flows
+
+    def _show(self, flow: http.HTTPFlow) -> None:
+        dumper = self._dumper
+        if dumper is None or not self._detail:
+            return
+        log = self.lifecycle.settings().log
+        if log == "mitmproxy" or (dumper.filter is not None and not flowfilter.match(dumper.filter, flow)):
+            return
+        route = self.routing.routes.get(flow)
+        if route is not None:
+            self._write(self._summary(flow, route))
+        elif log == "json" and flow not in self.shadow_flows.flows:
+            self._write_document(_fields_of_other(flow))
+
+    def _summary(self, flow: http.HTTPFlow, route: Route) -> Summary:
+        summary, target = self.grafting.summaries.pop(flow), route.target
+        if summary is None:
+            summary = Summary(route.session, target.surface, target.operation, target.model)
+            summary.is_streamed = target.operation is Operation.STREAM
+            if flow in self.grafting.answered_here:
+                summary.end = "answered by the proxy"
+        if flow.response is not None:
+            summary.status = flow.response.status_code
+        if flow.error is not None:
+            by_client = "client" in flow.error.msg.lower()
+            summary.end = "the client hung up" if by_client else flow.error.msg
+            if flow.response is None and not by_client and (make := error_response.get(flow)) is not None:
+                summary.status = make(flow.error.msg).status_code  # which the client gets instead
+        summary.seconds = max(0.0, time.time() - flow.request.timestamp_start)
+        return summary
+
+    # --- output -----------------------------------------------------------------------------------------------
+
+    def _report(self, summary: Summary) -> None:
+        """A request to a front door has ended."""
+        if self._dumper is not None and self._detail and self.lifecycle.settings().log != "mitmproxy":
+            self._write(summary)
+
+    def _write(self, summary: Summary) -> None:
+        if self.lifecycle.settings().log == "json":
+            self._write_document(fields_of(summary))
+            return
+        line = line_of(summary)
+        self._dumper.outfp.write(f"{line if self._shows_unicode else ascii_only(line)}\n")
+
+    def _write_document(self, fields: dict[str, Any]) -> None:
+        document = {"time": iso_time(time.time()), "level": "info", **fields}
+        self._dumper.outfp.write(f"{json.dumps(document)}\n")
+
+
+def _fields_of_other(flow: http.HTTPFlow) -> dict[str, Any]:
+    """A request that is none to a model. Its path may hold anything, so it is left out."""
+    return {
+        "event": "other_request",
+        "method": flow.request.method,
+        "host": flow.request.host,
+        "status": flow.response.status_code if flow.response is not None else None,
+        "end": flow.error.msg if flow.error is not None else "",
+    }
+
+
+def _can_show(text: str, encoding: str | None) -> bool:
+    try:
+        text.encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

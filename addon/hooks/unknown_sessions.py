@@ -1,0 +1,43 @@
+"""Tells the user, once for each name, that a client named a session without tools: the name may be misspelt."""
+
+import difflib
+import logging
+
+from addon.graft.problems import problem
+from addon.web import tasks
+from store.base import Store, StoreError
+
+logger = logging.getLogger("toolgraft")
+
+_MOST_NAMES = 100
+"""The most names that are mentioned: clients choose them."""
+
+_MOST_SESSIONS = 1000
+"""Sessions among which the nearest name is looked for."""
+
+
+class UnknownSessions:
+    def __init__(self) -> None:
+        self._mentioned: set[str] = set()
+
+    def mention(self, session: str, store: Store) -> None:
+        """Returns at once."""
+        if session in self._mentioned or len(self._mentioned) >= _MOST_NAMES:
+            return
+        self._mentioned.add(session)
+        tasks.spawn(_mention(session, store), name="a session without tools")
+
+
+async def _mention(session: str, store: Store) -> None:
+    try:
+        page = await store.sessions(limit=_MOST_SESSIONS)
+    except StoreError:
+        return  # an outage is reported elsewhere
+    names = [other.name for other in page.items if other.toolset is not None and other.name != session]
+    nearest = next(iter(difflib.get_close_matches(session, names, 1)), "")
+    logger.warning(
+        "session %s has no tools, and its requests pass unchanged%s",
+        session,
+        f": did the client mean {nearest}?" if nearest else "",
+        extra=problem("session_without_tools", session=session, nearest=nearest),
+    )

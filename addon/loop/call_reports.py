@@ -1,0 +1,46 @@
+"""Log lines about calls that failed, or that somebody has to answer or to approve."""
+
+import logging
+
+from addon.core.answers.answer import CapturedCall
+from addon.core.summaries import arguments, shortened
+from addon.graft.problems import problem
+
+logger = logging.getLogger("toolgraft")
+
+_LONGEST_NAME = 64
+_LONGEST_ERROR = 300
+
+
+def report_failure(session: str, call: CapturedCall, error: str) -> None:
+    name, why = shortened(call.name, _LONGEST_NAME), shortened(error, _LONGEST_ERROR)
+    logger.warning(
+        "session %s: %s failed: %s",
+        session,
+        name,
+        why,
+        extra=problem("tool_failed", session=session, call=call.call_id, tool=name, error=why),
+    )
+
+
+def report_waiting(session: str, call: CapturedCall, *, needs_approval: bool) -> None:
+    """Name the command that gives what the call waits for."""
+    name, args = shortened(call.name, _LONGEST_NAME), arguments(call.args)
+    what, command = ("an approval", "approve {}") if needs_approval else ("its result", "result {} JSON")
+    command = f"toolgraft {command.format(call.call_id)}"
+    logger.warning(
+        "session %s: %s(%s) waits for %s: %s",
+        session,
+        name,
+        args,
+        what,
+        command,
+        extra=problem(
+            "approval_needed" if needs_approval else "result_needed",
+            session=session,
+            call=call.call_id,
+            tool=name,
+            arguments=args,
+            command=command,
+        ),
+    )
