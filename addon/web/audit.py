@@ -2,7 +2,8 @@
 
 A line is on disk before its action starts (unless `graft_durability` is `process`). So an action that cannot be logged
 is not done, and an action that a crash or a power failure interrupts is in the log. If the action fails later, a second
-line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds in a thread.
+line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds beside the
+event loop.
 
 Results of calls are frequent. Their lines are written before them too, but are flushed together with the store: they
 are on disk before the result is acknowledged.
@@ -13,7 +14,6 @@ import json
 import logging
 import os
 import secrets
-import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -57,7 +57,7 @@ class Audit:
         try:
             try:
                 file = self._append(_line(entry_id, caller, name, details))
-                flush = disk.disk_thread().begin(file.write_to_disk) if self._durable else None
+                flush = disk.begin_flush(file) if self._durable else None
                 if flush_first and flush is not None:
                     await flush
             except OSError as error:
@@ -83,32 +83,31 @@ class Audit:
 
     def _append(self, line: bytes) -> "_LogFile":
         file = self._file
-        if file is None or not file.is_at(self._path):
+        if file is None or file.failure is not None or not file.is_at(self._path):
             file = self._file = self._open()
         file.write(line)
         return file
 
     def _open(self) -> "_LogFile":
         try:
-            return _LogFile(self._path)
+            file = _LogFile(self._path)
         except FileNotFoundError:
             make_folder(self._state)
-            return _LogFile(self._path)
+            file = _LogFile(self._path)
+        if self._durable and file.is_empty:  # once in the life of a log
+            flush_names(self._state)
+        return file
 
 
-class _LogFile:
-    """The open file. Closed when nobody has the object any more: a flush may still need it after the log was moved."""
-
+class _LogFile(disk.File):
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, _FLAGS, 0o600)
-        weakref.finalize(self, os.close, self._descriptor)
-        status = os.fstat(self._descriptor)
+        super().__init__(os.open(path, _FLAGS, 0o600))
+        status = os.fstat(self.descriptor)
         self._identity = _identity(status)
-        self._folder = None if status.st_size else Path(path).parent
-        """The folder of a new file, until the file's name is on disk."""
+        self.is_empty = not status.st_size
 
     def write(self, line: bytes) -> None:
-        if os.write(self._descriptor, line) < len(line):
+        if os.write(self.descriptor, line) < len(line):
             raise OSError("the disk is full")
 
     def is_at(self, path: str) -> bool:
@@ -118,12 +117,6 @@ class _LogFile:
             return _identity(os.lstat(path)) == self._identity
         except FileNotFoundError:
             return False
-
-    def write_to_disk(self) -> None:
-        disk.flush(self._descriptor)
-        if self._folder is not None:
-            flush_names(self._folder)
-            self._folder = None
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -116,7 +116,8 @@ class SqliteBase(Waits):
             if not self.read_only:
                 self._settle_unreadable()
                 self._key_filter = KeyFilter(self._rows(f"{BEGINNINGS} FROM turn_key")[0][0])
-                self._syncs = Syncs(files.wal_of(self.path), self._changes)
+                if self.durability == "power":
+                    self._syncs = Syncs(files.wal_of(self.path), self._changes)
                 self._checkpoints = Checkpoints(self.path, files.size_of_log(self.path))
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
@@ -158,8 +159,6 @@ class SqliteBase(Waits):
 
     async def close(self) -> None:
         self._waiters.close()
-        if self._syncs:
-            self._syncs.close()
         if self._checkpoints and self._db:
             with contextlib.suppress(StoreUnavailable):  # then the next start writes them
                 self._write_notes_now()
@@ -203,7 +202,7 @@ class SqliteBase(Waits):
         self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
         if not self.read_only:
             self._check_files()
-        if self._syncs is not None and self.durability == "power":
+        if self._syncs is not None:
             await self._syncs.sync()
 
     def _changes(self) -> int:
