@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from store.backends import _records as records
 from store.backends import _rules as rules
-from store.backends import _sqlite_notes as notes
 from store.backends import _states as states
 from store.backends._changes import Changes
 from store.backends._sqlite_base import Rows
@@ -14,6 +13,10 @@ from store.backends._sqlite_noting import SqliteNoting
 from store.backends._sqlite_transaction import Transaction, batches
 from store.base import MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
+
+_BEST = (
+    "SELECT key, delivered, turn FROM turn_key WHERE session = ? AND key = ? ORDER BY delivered DESC, turn DESC LIMIT ?"
+)
 
 
 class SqliteLedger(SqliteNoting):
@@ -77,27 +80,13 @@ class SqliteLedger(SqliteNoting):
         if not keys and not turn_ids:
             return found  # as for nearly every request
         turns_by_key: dict[bytes, list[int]] = {}
-        for _, asked in batches(keys):
-            for key, best, own, packed in self._rows(
-                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))}), found (key, best, own, packed) AS ("
-                "SELECT key, (SELECT group_concat(turn) FROM (SELECT turn FROM turn_key"
-                " WHERE session = ? AND key = asked.key ORDER BY delivered DESC, turn DESC LIMIT ?)),"
-                f" {', '.join(notes.LOOK_UP)} FROM asked)"
-                " SELECT * FROM found WHERE best IS NOT NULL OR own IS NOT NULL OR packed IS NOT NULL",
-                *asked,
-                session,
-                matches + 1,
-                session,
-                session,
-            ):
-                if (chain := notes.chain_of(key, own, packed)) is not None:
-                    found.plain[key] = chain
-                if best is not None:
-                    turns_by_key[key] = [int(seq) for seq in str(best).split(",")]
-                    if len(turns_by_key[key]) > matches:
-                        turns_by_key[key].pop()
-                        found.crowded.add(key)
-        self._add_latest(session, keys, found.plain)
+        if keys:
+            found.plain = self._plain(session, keys)
+            turns_by_key = self._turns_by_key(session, keys, matches + 1)
+        for key, best in turns_by_key.items():
+            if len(best) > matches:
+                best.pop()
+                found.crowded.add(key)
         turns: dict[int, Turn] = {}
         for marks, seqs in batches(set(itertools.chain(*turns_by_key.values()))):
             turns.update(_readable(self._rows(f"SELECT seq, record FROM turn WHERE seq IN ({marks})", *seqs)))
@@ -117,10 +106,29 @@ class SqliteLedger(SqliteNoting):
     def _known(self, session: str, keys: Collection[bytes]) -> set[bytes]:
         """Those of the keys that any turn with calls has."""
         found: set[bytes] = set()
-        for marks, asked in batches(keys if self._key_filter is None else self._key_filter.possible(keys)):
+        for marks, asked in batches(self._possible(keys)):
             statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
             found.update(key for (key,) in self._rows(statement, session, *asked))
         return found
+
+    def _turns_by_key(self, session: str, keys: Collection[bytes], most: int) -> dict[bytes, list[int]]:
+        """The `seq` of the turns that have these keys: at most so many for each, the best first."""
+        turns: dict[bytes, list[int]] = {}
+        for marks, asked in batches(self._possible(keys)):
+            limit = most * len(asked)
+            statement = f"SELECT key, delivered, turn FROM turn_key WHERE session = ? AND key IN ({marks}) LIMIT ?"
+            rows = self._rows(statement, session, *asked, limit)
+            if len(rows) == limit:  # some may have thousands
+                rows = list(itertools.chain(*(self._rows(_BEST, session, key, most) for key in set(asked))))
+            for key, _, turn in sorted(rows, reverse=True):
+                of_key = turns.setdefault(key, [])
+                if len(of_key) < most:
+                    of_key.append(turn)
+        return turns
+
+    def _possible(self, keys: Collection[bytes]) -> Collection[bytes]:
+        """The keys without most of those that no turn has."""
+        return keys if self._key_filter is None else self._key_filter.possible(keys)
 
     def _add_keys(self, db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
         if not keys:

@@ -16,13 +16,6 @@ HEAD = 6
 OWN, OTHER = 16, 22
 """Bytes of a turn's first key, and of its other keys with the same beginning."""
 
-LOOK_UP = (
-    "(SELECT chain FROM plain_key WHERE session = ? AND key = asked.key)",
-    f"(SELECT chain FROM plain_key WHERE session = ? AND key = substr(asked.key, 1, {HEAD})"
-    f" AND length(asked.key) IN ({OWN}, {OTHER}))",
-)
-"""The columns that `chain_of` needs for a key; each takes the session as a parameter."""
-
 _NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted"
 
 
@@ -51,7 +44,7 @@ def save(db: sqlite3.Connection, note: PendingNote) -> None:
 def chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | None:
     """The chain noted with a key; None if the key is not noted. `own`: the chain of the key's own row; `packed`: the
     row of its beginning. Both are None if there is no such row."""
-    if packed:
+    if packed and len(key) in (OWN, OTHER):
         for packed_key, chain in unpacked(key[:HEAD], packed):
             if packed_key == key:
                 return chain if own is None or own == chain else b""

@@ -8,9 +8,10 @@ import contextlib
 import logging
 from collections.abc import Collection, Sequence
 
+from store.backends import _sqlite_notes as notes
 from store.backends._note_log import PendingNote
 from store.backends._sqlite_base import SqliteBase
-from store.backends._sqlite_transaction import Transaction
+from store.backends._sqlite_transaction import Transaction, batches
 from store.base import BATCH, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -81,12 +82,24 @@ class SqliteNoting(SqliteBase):
         else:
             self._pause = MOMENT
 
-    def _add_latest(self, session: str, keys: Collection[bytes], plain: dict[bytes, bytes]) -> None:
-        """Add the notes that are not in the database yet to those found there."""
-        if self._notes and (chains := self._notes.chains(session)):
+    def _plain(self, session: str, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """Those of the keys that turns without calls have, each with its chain."""
+        rows: dict[bytes, bytes] = {}
+        for _, asked in batches({*keys, *{key[: notes.HEAD] for key in keys}}):
+            statement = (
+                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))})"
+                " SELECT key, chain FROM asked CROSS JOIN plain_key USING (key) WHERE session = ?"
+            )
+            rows.update(self._rows(statement, *asked, session))
+        plain: dict[bytes, bytes] = {}
+        for key in keys if rows else ():
+            if (chain := notes.chain_of(key, rows.get(key), rows.get(key[: notes.HEAD]))) is not None:
+                plain[key] = chain
+        if self._notes and (chains := self._notes.chains(session)):  # those that are not in the database yet
             for key in keys:
                 if (chain := chains.get(key)) is not None:
                     plain[key] = chain if plain.get(key, chain) == chain else b""
+        return plain
 
     def _expire_keys(self, tx: Transaction, turns: tuple[str]) -> int:
         """Keep the keys of expiring turns (JSON: their `seq`) as notes: a later chat with the same words must not be
