@@ -7,6 +7,10 @@ from typing import Any
 from mitmproxy.proxy.mode_specs import RegularMode, ReverseMode
 
 from addon.hooks.runtime import Runtime
+from addon.loop.executors import Executors
+
+_MOST_NAMES = 20
+"""The most tools that are named."""
 
 
 def addresses(servers: Iterable[Any]) -> dict[str, Any]:
@@ -42,6 +46,7 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str
         key = "" if runtime.has_gemini_key else " (no GEMINI_API_KEY is set: callers send x-goog-api-key)"
         doors = f"{runtime.control_url}/v1/responses, as OpenAI's, and {runtime.control_url}/v1/gemini"
         yield f"  front doors at {doors}{key}"
+    yield from _tools(runtime.executors)
     yield f"  session {settings.session}, store {settings.store_url}"
 
 
@@ -57,3 +62,16 @@ def _console(runtime: Runtime) -> str:
         )
     except OSError:
         return url  # the token signs in as well
+
+
+def _tools(executors: Executors) -> Iterator[str]:
+    """The tools that every session has, and the MCP servers, which may still come up."""
+    if not (names := list(executors.tools)) and executors.source is None:
+        return
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    yield f"  tools of every session: {', '.join(names[:_MOST_NAMES]) or 'none yet'}{more}"
+    for server in executors.source.server_states() if executors.source is not None else ():
+        state = (
+            f"is up, {server.tools} tools" if server.is_up else f"is down: {server.error or 'it is not started yet'}"
+        )
+        yield f"  MCP server {server.name} {state}"

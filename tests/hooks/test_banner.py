@@ -1,6 +1,7 @@
 """What the user reads when the proxy is up."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from mitmproxy.proxy.mode_specs import ProxyMode
@@ -8,6 +9,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
 from addon.hooks.upstream_factory import MitmUpstreamFactory
+from addon.tools.base import ServerState, ToolSource
 from tests.hooks.harness import Hooks
 
 
@@ -91,3 +93,21 @@ async def test_it_has_a_link_that_signs_in_to_the_console_once(hooks: Hooks, tok
         assert sessions.use_link(code)
         assert not sessions.use_link(code)
     await started.stop()
+
+
+async def test_it_names_the_tools_of_every_session_and_the_servers_that_are_up_or_down(hooks: Hooks) -> None:
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    listening: dict[str, list[str]] = {"regular": [], "reverse": []}
+    assert not any("tools of every session" in line for line in banner(listening, runtime, ""))
+    states = [ServerState("files", True, 3), ServerState("web", False, 0, "HTTP 500"), ServerState("late", False, 0)]
+    runtime.executors.source = cast(ToolSource, SimpleNamespace(server_states=lambda: states))
+    runtime.executors.tools = cast(Any, dict.fromkeys(f"t{n}" for n in range(22)))
+    lines = list(banner(listening, runtime, ""))
+    named = ", ".join(f"t{n}" for n in range(20))
+    assert lines[1:5] == [
+        f"  tools of every session: {named} and 2 more",
+        "  MCP server files is up, 3 tools",
+        "  MCP server web is down: HTTP 500",
+        "  MCP server late is down: it is not started yet",
+    ]
