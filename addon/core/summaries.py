@@ -62,6 +62,18 @@ class Summary:
     seconds: float = 0.0
     end: str = ""
 
+    _unread: bytes = b""
+
+    def keep_end(self, answer: bytes | bytearray) -> None:
+        """Keep the end of an answer that was not parsed: its tokens are counted only if somebody is told of them."""
+        self._unread = bytes(answer[-_USAGE_BYTES:])
+
+    def count_end(self) -> None:
+        """Take the tokens of the answer whose end was kept."""
+        if self._unread:
+            self.count([usage_at_end(self._unread)])
+            self._unread = b""
+
     def count(self, rounds: Iterable[Document]) -> None:
         """Take the tokens of each round's usage."""
         for usage in rounds:

@@ -14,7 +14,7 @@ from addon.core.framing.sse import SseDecoder
 from addon.core.history.asker import asker_of_key
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.pairing import with_dummy_signatures
-from addon.core.summaries import Summary, usage_at_end
+from addon.core.summaries import Summary
 from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
 from addon.gateway.upstream_factory import Caller, UpstreamFactory
@@ -199,7 +199,7 @@ async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Addr
             whole = True
         finally:
             if sent.noted is not None and answer.status == 200:
-                sent.noted.summary.count([usage_at_end(received)])
+                sent.noted.summary.keep_end(received)
                 await note_answer(grafter, sent.noted, answer.content_type, bytes(received), whole=whole)
 
 

@@ -14,7 +14,6 @@ from functools import partial
 from addon.core.framing.documents import Document
 from addon.core.framing.encoding import TooLong
 from addon.core.history.request import Request
-from addon.core.summaries import usage_at_end
 from addon.graft.answer_end import AnswerEnd
 from addon.graft.answer_errors import AnswerErrors, BadAnswer
 from addon.graft.answer_events import AnswerEvents
@@ -94,7 +93,7 @@ class AnswerMachine:
         summary.rounds = max(self._state.rounds.number, 1)
         summary.count(usage)
         if not (usage and usage[-1]):
-            summary.count([usage_at_end(self.reading.last_unread)])
+            summary.keep_end(self.reading.last_unread)
 
     def start(self) -> list[Effect]:
         """The first request of a loop."""

@@ -11,7 +11,7 @@ from mitmproxy import flowfilter, http
 
 from addon.core.framing import replies
 from addon.core.framing.encoding import decompressor
-from addon.core.summaries import Summary, usage_at_end
+from addon.core.summaries import Summary
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.session_config import SessionConfig
@@ -278,7 +278,7 @@ class Grafting:
             or not (grafted.capture or grafted.ends_with_connection or concerns(grafted.exchange, body))
         ):
             run_later_stages(flow)
-            noted.summary.count([usage_at_end(body)])
+            noted.summary.keep_end(body)
             is_answer = noted.notes and flow.response.status_code == 200
             return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
         capture = grafted.capture or _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable
 
 from addon.core.framing.encoding import BadEncoding, Decompress, TooLong
-from addon.core.summaries import usage_at_end
 from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
@@ -102,7 +101,7 @@ class CopiedStream:
                 self._decompress = None
         if not chunk:
             if self._noted is not None:
-                self._noted.summary.count([usage_at_end(self.received)])
+                self._noted.summary.keep_end(self.received)
             self._note_turns(whole=True)
         return [chunk] if chunk else []
 

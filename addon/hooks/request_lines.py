@@ -107,6 +107,7 @@ class RequestLines:
             self._write(summary)
 
     def _write(self, summary: Summary) -> None:
+        summary.count_end()
         if self.lifecycle.settings().log == "json":
             self._write_document(fields_of(summary))
             return
