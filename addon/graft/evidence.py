@@ -13,7 +13,8 @@ from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, response_of, responses_in
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
-from addon.core.history.turns import HistoryTurn, visible_digest
+from addon.core.history.turns import HistoryTurn
+from addon.core.history.visible import visible_digest
 from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from addon.core.answers.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.steps import CallSlot
-from addon.core.history.turns import prefix_digests_of, visible_digest
+from addon.core.history.visible import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange
 from addon.graft.joined_rounds import JoinedRounds

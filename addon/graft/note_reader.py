@@ -10,7 +10,7 @@ import msgspec
 
 from addon.core.framing.documents import Document, Malformed, as_list, decode, encode, replace_invalid_text
 from addon.core.framing.sse import SseDecoder
-from addon.core.history.turns import prefix_digests, visible_form
+from addon.core.history.visible import prefix_digests, visible_form
 from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
 from addon.graft.records import plain_of

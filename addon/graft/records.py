@@ -7,7 +7,8 @@ from typing import Protocol
 from addon.core.answers.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
-from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, visible_digest, windows
+from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, windows
+from addon.core.history.visible import visible_digest
 from addon.core.live_frames import LiveStep
 from addon.graft.exchange import Exchange
 from addon.graft.owners import InitialState

@@ -7,7 +7,8 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.keys import Keys, asker_digest, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
-from addon.core.history.turns import chain_key, visible_digest, windows
+from addon.core.history.turns import chain_key, windows
+from addon.core.history.visible import visible_digest
 from addon.graft import ledger
 from addon.graft.evidence import Miss
 from addon.graft.search_state import Hits

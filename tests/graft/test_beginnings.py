@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.core.history.turns import PREFIXES
+from addon.core.history.visible import PREFIXES
 from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
 from store.base import Store, StoreUnavailable

@@ -9,7 +9,7 @@ import pytest
 
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode
-from addon.core.history.turns import visible_digest
+from addon.core.history.visible import visible_digest
 from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
 from addon.graft.records import plain_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, parts_of
-from addon.core.history.turns import canonical
+from addon.core.history.visible import canonical
 
 _OWN = ("functionCall", "functionResponse")
 _SERVER = ("toolCall", "toolResponse")

@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, replace_invalid_text
 from addon.core.history.request import parse
-from addon.core.history.turns import (
-    CALLS,
-    RESPONSES,
-    SERVER_TOOLS,
-    History,
-    canonical,
-    chain_key,
-    count_words,
-    visible_digest,
-)
+from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, chain_key
+from addon.core.history.visible import canonical, count_words, visible_digest
 
 
 def history(contents: Sequence[Any]) -> History:

@@ -7,7 +7,7 @@ import pytest
 from addon.core.dialects.interactions import contents as own
 from addon.core.framing.documents import Document, Malformed, decode, encode
 from addon.core.history.request import parse
-from addon.core.history.turns import visible_digest
+from addon.core.history.visible import visible_digest
 
 Json = dict[str, Any]
 
