@@ -22,7 +22,7 @@ from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
 from addon.graft.continuations import Continuations
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
-from addon.graft.ledger import hits_of, look_ahead, store_client_results
+from addon.graft.ledger import Ahead, hits_of, look_ahead, store_client_results
 from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.plain_notes import PlainNotes
@@ -304,7 +304,7 @@ class Grafter:
         model: str,
         on_pending: OnPending | None,
         hangup: Hangup,
-        ahead: LookAhead | None,
+        ahead: Ahead | None,
     ) -> Hits | Reply | Abandoned:
         """The true turns of the history. `on_pending`: what to do if the last turn has calls without results; None: do
         not wait, not even for running calls."""
@@ -344,7 +344,7 @@ class Grafter:
         request: Request,
         turn_ids: Mapping[int, str],
         revision: int | None,
-        ahead: LookAhead | None = None,
+        ahead: Ahead | None = None,
     ) -> Hits:
         """`revision`: the oldest revision of the ledger that will do."""
         return await hits_of(
@@ -363,7 +363,7 @@ class Grafter:
 
     async def _fresh(
         self, config: SessionConfig, keys: Keys, request: Request, turn_ids: Mapping[int, str]
-    ) -> tuple[SessionConfig | None, LookAhead | None]:
+    ) -> tuple[SessionConfig | None, Ahead | None]:
         """The session's configuration as it is now, read together with what the ledger will be asked."""
         body, history, placeholder = request.body, request.history, config.placeholder
         ahead = look_ahead(
@@ -377,7 +377,7 @@ class Grafter:
             turn_ids,
             self.true_turns,
         )
-        return await self.session_config(config.session, ahead), ahead
+        return await self.session_config(config.session, ahead.question if ahead else None), ahead
 
     async def _wait_for_running(
         self, config: SessionConfig, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup

@@ -17,7 +17,7 @@ from store.budget import Budget
 from store.models import LedgerChanges, LookAhead
 
 _AHEAD = 4
-"""The most turns that are looked up ahead: reading them twice costs less than a round trip."""
+"""The most turns that are looked up ahead: more may have other answers by then, for which they are read twice."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 
@@ -37,6 +37,14 @@ class Memo(NamedTuple):
     on: LedgerChanges
 
 
+class Ahead(NamedTuple):
+    """A search that will probably be made, of these turns, and what it asks first."""
+
+    search: Search
+    wanted: list[int]
+    question: LookAhead
+
+
 async def hits_of(
     store: Store,
     session: str,
@@ -48,7 +56,7 @@ async def hits_of(
     missed: Missed = lambda turn, miss: None,
     turn_ids: Mapping[int, str] = _NONE,
     true_turns: TrueTurns | None = None,
-    ahead: LookAhead | None = None,
+    ahead: Ahead | None = None,
 ) -> Hits:
     """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the ids of turns for
     which whoever keeps the history knows them. `true_turns`: those known by their ids. `ahead`: what was looked up
@@ -59,8 +67,11 @@ async def hits_of(
     hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
         by_id = true_turns or TrueTurns(store, Budget())
-        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
-        await search.run(wanted, ahead)
+        if ahead is not None and ahead.wanted == wanted:
+            search, search.hits, search.revision = ahead.search, hits, revision
+        else:
+            search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
+        await search.run(wanted)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():
             missed(history.turns[index], miss)
@@ -83,7 +94,7 @@ def look_ahead(
     placeholder: Placeholder,
     turn_ids: Mapping[int, str],
     true_turns: TrueTurns,
-) -> LookAhead | None:
+) -> Ahead | None:
     """What `hits_of` will probably ask first, if the ledger is at `revision` as far as is known; None if it will ask
     for nothing, or for much."""
     if not history.turns:
@@ -95,7 +106,7 @@ def look_ahead(
     if not wanted or len(wanted) > _AHEAD:
         return None
     search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, true_turns, revision)
-    return search.look_ahead(wanted)
+    return Ahead(search, wanted, search.look_ahead(wanted))
 
 
 def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:

@@ -23,13 +23,18 @@ _FEW = 16
 class Search(SearchState):
     """One search of the ledger for the unknown turns of a history."""
 
-    def look_ahead(self, wanted: Sequence[int]) -> LookAhead:
-        """What the search will ask first."""
-        return self._first_question(self._read(wanted), wanted)[1]
+    _ids: dict[int, list[str]] | None = None
+    _ahead: LookAhead | None = None
 
-    async def run(self, wanted: Sequence[int], ahead: LookAhead | None = None) -> None:
-        """`ahead`: what was looked up, maybe with the answer to the first question."""
-        await self._by_marks(wanted, ahead)
+    def look_ahead(self, wanted: Sequence[int]) -> LookAhead:
+        """What the search will ask first, unless it is then given other hits. If it is asked before, it is not asked
+        again."""
+        self._ids = self._read(wanted)
+        self._ahead = self._first_question(self._ids, wanted)[1]
+        return self._ahead
+
+    async def run(self, wanted: Sequence[int]) -> None:
+        await self._by_marks(wanted)
         if self.open:
             await self._by_history()
         if self.open:
@@ -56,12 +61,12 @@ class Search(SearchState):
                 self.marks[index] = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
         return ids
 
-    async def _by_marks(self, wanted: Sequence[int], ahead: LookAhead | None) -> None:
+    async def _by_marks(self, wanted: Sequence[int]) -> None:
         """Find turns by placeholder ids, and by the marks that clients echo. Unfound turns whose words are known stay
         `open`."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
-        ids = self._read(wanted)
-        verdicts = await self._look_up(ids, wanted, ahead)
+        ids = self._read(wanted) if self._ids is None else self._ids
+        verdicts = await self._look_up(ids, wanted)
         marked = {
             index: self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, []))
             for index in sorted(ids.keys() | self.marks.keys())
@@ -111,15 +116,13 @@ class Search(SearchState):
     def _all_marks(self) -> list[bytes]:
         return [key for marks in self.marks.values() for key in marks.values()]
 
-    async def _look_up(
-        self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int], ahead: LookAhead | None
-    ) -> dict[int, Verdict]:
+    async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
         """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
         turns with ids are."""
         by_id, question = self._first_question(ids, wanted)
         unknown, asked, known = question.turn_ids, question.keys, question.known
-        if ahead is not None and ahead.found is not None and ahead.asks(unknown, asked, known):
-            self.found = ahead.found
+        if self._ahead is not None and self._ahead.found is not None and self._ahead.asks(unknown, asked, known):
+            self.found = self._ahead.found
         else:
             self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
@@ -163,16 +166,19 @@ class Search(SearchState):
             self.settle(index, claim, self.keys.chat if claim.true else self.keys.root, keys=asked[index].all)
 
     def _asked_of(self, index: int) -> Asked:
+        if (known := self._asked.get(index)) is not None:
+            return known
         keys, turn = self.keys, self.turns[index]
         before = [one.digest for one in self.turns[max(0, index - 2 * WINDOWS) : index]]
         sent = windows(before, turn.digest)
         is_telling = turn.word_count(self.body) >= evidence.SAYS_SOMETHING
-        return Asked(
+        self._asked[index] = asked = Asked(
             keys.history(turn.key, turn.chain),
             keys.whole(turn.key, turn.chain),
             (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
             turn.key if is_telling else b"",
         )
+        return asked
 
     def _by_all_before(self, place: Place, asked: Asked) -> Verdict | None:
         """What a turn is by all turns before it. They may be the rest of a longer history, so turns at the end of

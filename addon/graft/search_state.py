@@ -100,6 +100,7 @@ class SearchState:
         self.open: list[int] = []
         self.bare: list[int] = []
         self.asked_for: dict[int, Asked] = {}
+        self._asked: dict[int, Asked] = {}
 
     def remember(self, wanted: Sequence[int]) -> int:
         """Store the findings in the turns. Returns how many turns from the beginning are now known."""
