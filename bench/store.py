@@ -5,11 +5,13 @@ up with a history of twenty turns. A stall is one call of the store: it never su
 """
 
 import asyncio
+import gc
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from addon.hooks.heap import collect_less_often
 from bench.measure import Effort, main
 from bench.report import Row, at_most
 from bench.seed import RESULT, answer_with_call, default_store
@@ -17,17 +19,26 @@ from store.base import Store
 from store.models import Call, Slot, Step, Turn
 
 RATE = 100
+_COUNTED = 25_000
+"""A number whose counting takes about as long as a call of the store."""
 
 
 async def table(effort: Effort) -> list[Row]:
     seconds = effort.rounds * effort.seconds * 3
-    with tempfile.TemporaryDirectory() as folder:
-        store = default_store(Path(folder))
-        await store.open()
-        try:
-            stalls, late = await _run(store, seconds)
-        finally:
-            await store.close()
+    threshold = gc.get_threshold()
+    collect_less_often()  # as the proxy does
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            store = default_store(Path(folder))
+            await store.open()
+            try:
+                stalls, late = await _run(store, seconds)
+            finally:
+                await store.close()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+    counting = stalls.pop("counting")
     _, idle = await _run(None, min(seconds, 2.0))
     every = [one for times in stalls.values() for one in times]
     each = ", ".join(f"{name} {_ms(times, 0.5)}/{_ms(times, 0.999)}" for name, times in stalls.items())
@@ -41,6 +52,13 @@ async def table(effort: Effort) -> list[Row]:
             f"p50/p99.9: {each}",
         ),
         at_most("the same, the longest of all", 3, max(every), "ms", f"{len(every)} calls of the store"),
+        at_most(
+            "counting beside it, which needs neither disk nor lock, p99.9",
+            None,
+            quantile(counting, 0.999),
+            "ms",
+            f"p50 {_ms(counting, 0.5)}, the longest {max(counting):.2f} ms: so far the machine",
+        ),
         at_most(
             "lateness of a timer beside it, p99.9",
             None,
@@ -61,8 +79,8 @@ def _ms(values: list[float], q: float) -> str:
 
 
 async def _run(store: Store | None, seconds: float) -> tuple[dict[str, list[float]], list[float]]:
-    """Milliseconds of each call of the store, by its name, and of each tick's lateness."""
-    stalls: dict[str, list[float]] = {"save_turn": [], "answer": [], "look_up": []}
+    """Milliseconds of each call of the store, by its name, of counting, and of each tick's lateness."""
+    stalls: dict[str, list[float]] = {"save_turn": [], "answer": [], "look_up": [], "counting": []}
     late: list[float] = []
     ticking = asyncio.ensure_future(_tick(late))
     begun = time.perf_counter()
@@ -124,6 +142,11 @@ async def _step(store: Store, number: int, stalls: dict[str, list[float]]) -> No
     )
     stalls["look_up"].append(1000 * (time.perf_counter() - begun))
     assert len(found.turns) == len(earlier)
+
+    for _ in range(3):  # as many as calls of the store
+        begun = time.perf_counter()
+        sum(range(_COUNTED))
+        stalls["counting"].append(1000 * (time.perf_counter() - begun))
 
 
 if __name__ == "__main__":
