@@ -25,6 +25,9 @@ _SPACE, _UNDERSCORE, _ASCII_END = 0x20, 0x5F, 0x80
 _AT_ONCE = 32
 """How many turns are read at once: many, but what they say stays in the processor's caches."""
 
+_TAIL = 8192
+"""How many bytes are searched for the user's last text, before all is read."""
+
 _QUOTES = 64
 """How many quotes are looked at one by one."""
 
@@ -65,6 +68,10 @@ def usual_in(data: bytes, start: int, end: int) -> tuple[list[Member], History] 
     first = _end_of_text(data, at + len(layout[0].before), end)
     if first is not None and not data.startswith((layout[0].to_next, layout[0].to_end), first):
         return None  # so are most other histories
+    if (last := data.rfind(layout[1].to_next, max(at, end - _TAIL), end)) >= 0:
+        stop = _end_of_text(data, last + len(layout[1].to_next), end)
+        if stop is not None and not data.startswith((layout[0].to_next, layout[0].to_end), stop):
+            return None  # a chat that has called functions since
     if (read := _read(data, at, end, layout)) is None:
         return None
     history, close = read
