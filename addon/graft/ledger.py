@@ -19,6 +19,10 @@ from store.models import LedgerChanges, LookAhead
 _AHEAD = 4
 """The most turns that are looked up ahead: more may have other answers by then, for which they are read twice."""
 
+_SHORT = 64
+"""The most turns of a history for which that is done: checking what is remembered of a longer one twice costs more CPU
+than the round trip."""
+
 _NONE: Mapping[int, str] = MappingProxyType({})
 
 Missed = Callable[[HistoryTurn, Miss], None]
@@ -97,7 +101,7 @@ def look_ahead(
 ) -> Ahead | None:
     """What `hits_of` will probably ask first, if the ledger is at `revision` as far as is known; None if it will ask
     for nothing, or for much."""
-    if not history.turns:
+    if not 0 < len(history.turns) <= _SHORT:
         return None
     if revision == 0 and (changes := store.changes(session, 0)) is not None and not changes.keys:
         return None  # the ledger has no turns
