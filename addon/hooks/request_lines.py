@@ -45,7 +45,8 @@ class RequestLines:
         self._dumper, match = dumper, dumper.match
         self._detail = ctx.options.flow_detail
         self._shows_unicode = _can_show(SYMBOLS, getattr(dumper.outfp, "encoding", None))
-        dumper.match = lambda about: not self._replaces(about) and match(about)
+        # without output, mitmdump's own look at `flow_detail` is saved as well
+        dumper.match = lambda about: self._detail != 0 and not self._replaces(about) and match(about)
 
     def response(self, flow: http.HTTPFlow) -> None:
         if flow.websocket is None:
