@@ -56,6 +56,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "stream": WORDS,
     "drain_timeout": (*NUMBERS, "3601", "-0.1"),
     "fast": WORDS,
+    "log": WORDS,
     "filter": ("~~(", "~", "(", "~u [", "\x00"),
     "redirect": ("", "x", "=", "h=", "h=x", "h=ftp://a", "h=http://", "h=http://a:x", "h=http://[", "h=http://a:99999",
                  "=http://a", "a b=http://c", "h=http://a\x00", "h=http://a b", "h=http://a:0", "h=http://a?x=1"),
