@@ -13,6 +13,9 @@ PATIENCE = 5.0
 
 type Command = tuple[Any, ...]
 
+_CODES = ("WRONGPASS", "NOPERM", "DENIED", "LOADING", "MASTERDOWN")
+"""How replies to AUTH begin that say more than `ERR`."""
+
 _MORE = object()
 """There is no further whole reply."""
 
@@ -65,9 +68,9 @@ class Wire(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             _, wire = await loop.create_connection(lambda: cls(patience), host, port, ssl=tls)
             try:
-                for reply in await wire.exchange(greeting):
+                for (name, *_), reply in zip(greeting, await wire.exchange(greeting), strict=True):
                     if isinstance(reply, hiredis.ReplyError):
-                        raise reply
+                        raise _without_secrets(reply) if name == "AUTH" else reply
             except BaseException:
                 wire.close()
                 raise
@@ -161,3 +164,9 @@ class Wire(asyncio.Protocol):
             waiter = self._exchanges.popleft().waiter
             if not waiter.done():
                 waiter.set_exception(Cut(reason))
+
+
+def _without_secrets(refusal: hiredis.ReplyError) -> hiredis.ReplyError:
+    """What is raised for a refused AUTH: some servers repeat the password in their words, or the beginning of it."""
+    code = str(refusal).partition(" ")[0]
+    return hiredis.ReplyError(f"{code if code in _CODES else 'ERR'} the server refuses AUTH")

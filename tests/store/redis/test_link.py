@@ -1,6 +1,7 @@
 """One connection for all commands: they share a write, and each caller gets its own replies."""
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from store.backends import _redis_link as links
 from store.backends import _redis_url as urls
 from store.backends import _redis_wire as wires
-from store.base import StoreUnavailable
+from store.base import StoreUnavailable, StoreUnusable
+from store.factory import open_url
 from tests.store import servers
 
 pytestmark = pytest.mark.e2e
@@ -104,3 +106,14 @@ async def test_a_script_that_the_server_has_forgotten_is_sent_to_it(link: links.
     for _ in range(2):
         await link.run(("SCRIPT", "FLUSH"))
         assert await asyncio.gather(*(link.script(script, keys, ["none"]) for _ in range(3))) == [[[], None]] * 3
+
+
+async def test_a_refused_password_appears_in_no_part_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without AUTH repeats the beginning of what it was sent."""
+    password = "s3cr3t" * 40
+    monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", password)
+    with servers.running("redis-server", "--rename-command", "AUTH", "") as port:
+        for user in ("", "me@"):
+            with pytest.raises(StoreUnusable, match="ERR the server refuses AUTH") as error:
+                await open_url(f"redis://{user}127.0.0.1:{port}", ttl=60).open()
+            assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
