@@ -4,6 +4,7 @@ A write is computed here, by the rules that all backends share. One script appli
 computed from still holds (`_redis_transaction`). The server's clock dates records and ends leases.
 """
 
+import logging
 from typing import Any
 
 import pydantic_core
@@ -18,11 +19,16 @@ from store.backends._redis_waits import RedisWaits
 from store.base import MATCHES
 from store.models import Document, Event, LookAhead, Snapshot
 
+logger = logging.getLogger(__name__)
+
 _READ = 100
 """Notices that are read at once."""
 
 
 class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
+    _damaged = 0
+    """The number of the last damaged notice that was logged."""
+
     async def snapshot_with(self, session: str, ahead: LookAhead) -> Snapshot:
         asked, may_know = list(ahead.keys), list(ahead.known)
         question = self._question(session, ahead.turn_ids, asked, may_know, MATCHES)
@@ -53,11 +59,7 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
                 ("XRANGE", self.keys.notices, f"({start}", "+", "COUNT", _READ),
             )
             rules.event_after(cursor, self.epoch, int(last or 0), int(lost or 0))
-            ranges = []
-            for entry_id, fields in notices:
-                number = int(entry_id.partition(b"-")[0])
-                first = max(number - int(fields[b"n"]) + 1, start + 1)
-                ranges.append((fields[b"s"].decode(), first, number))
+            ranges = self._ranges(notices, start)
             sessions = list(dict.fromkeys(name for name, *_ in ranges)) if after is not None else []
             found = await self.link.run(
                 *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges),
@@ -71,6 +73,19 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
                 break
             cursor = rules.event_id(self.epoch, int(notices[-1][0].partition(b"-")[0]))
         return events[:limit]
+
+    def _ranges(self, notices: list[tuple[bytes, dict[bytes, bytes]]], start: int) -> list[tuple[str, int, int]]:
+        """The session of each notice, and the numbers of its first and last event after `start`."""
+        ranges = []
+        for entry_id, fields in notices:
+            number = int(entry_id.partition(b"-")[0])
+            try:
+                ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
+            except (LookupError, ValueError):
+                if number > self._damaged:  # others who follow meet it, too
+                    self._damaged = number
+                    logger.warning("the store's notice %s is damaged: its events are left out", entry_id.decode())
+        return ranges
 
     async def _events_of(self, session: str, after: str | None, limit: int) -> list[Event]:
         start = rules.event_after(after, self.epoch, 10**18, 0)

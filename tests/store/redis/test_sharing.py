@@ -270,6 +270,22 @@ async def test_a_damaged_notice_wakes_all_and_later_ones_are_read(stores: Stores
         assert [event.type for event in await waiting] == ["session.updated"]
 
 
+async def test_a_damaged_notice_hides_no_event_of_others(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = stores
+    await two.put_policy("one", Policy())
+    start = await one.last_event_id()
+    damaged = ("x", "y"), ("s", "one", "n", "x"), ("s", b"\xff", "n", "1"), ("s", "one")
+    first = int(start.rpartition("-")[2]) + 1
+    await two.link.run(*(("XADD", two.keys.notices, first + at, *fields) for at, fields in enumerate(damaged)))
+    for _ in range(2):
+        assert await one.events(after=start) == []
+    await two.put_policy("two", Policy())
+    assert [event.session for event in await one.events(after=start)] == ["two"]
+    assert [event.session for event in await two.events(after=None)] == ["one", "two"]
+    logged = [record for record in caplog.records if record.name == "store.backends.redis"]
+    assert len(logged) == 2 * len(damaged), "one for each notice, at each process"
+
+
 async def test_a_session_that_cannot_be_read_does_not_keep_others_from_expiring(stores: Stores) -> None:
     one, two = stores
     for session in ("bad", "good"):
