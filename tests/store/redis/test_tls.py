@@ -51,6 +51,19 @@ async def test_a_connection_with_tls_checks_the_server_and_names_a_user(
             assert "s3cr3t" not in str(error.value)
 
 
+async def test_a_server_whose_certificate_has_another_name_is_refused(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
+    rest = f"?prefix=mine&ca={config.with_name('ca.pem')}"
+    with servers.running("redis-server", str(config), options_first=True, port=servers.free_port(), tls=True) as port:
+        with pytest.raises(StoreUnusable, match=r"CERTIFICATE_VERIFY_FAILED.*'localhost'"):
+            await open_url(f"rediss://me@localhost:{port}{rest}", ttl=60).open()
+        store = open_url(f"rediss://me@127.0.0.1:{port}{rest}", ttl=60)
+        await store.open()
+        await store.close()
+
+
 async def test_a_cluster_is_asked_over_tls_by_a_user_with_few_rights(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
