@@ -6,9 +6,9 @@
 --   operations: name, key, number of arguments, arguments
 --   events: stream, type, data, time; each of one transaction's events belongs to the same session
 --   notices: stream, session, time, what waiters need to know
--- Returns 1, the transaction's number, the ledger's revision before and after it (0: none), and the replication id, which
--- is another as soon as another server is the primary; or 0, and position and current value of each condition that does
--- not hold. Both begin with the server's time in microseconds.
+-- Returns the server's time in microseconds, 1, the replication id, which is another as soon as another server is the
+-- primary, the transaction's number, and the ledger's revision before and after it (0: none); or the time, 0, the
+-- replication id, and position and current value of each condition that does not hold.
 
 local position = 0
 local function take()
@@ -33,7 +33,11 @@ local life, named = take(), take() == '1'
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
-local conflicts = {digits(now), 0}
+local function primary()
+  return named and string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+end
+
+local conflicts = {digits(now), 0, ''}
 for index = 1, count() do
   local kind, at, field, expected = take(), key(), take(), take()
   local value
@@ -56,7 +60,8 @@ for index = 1, count() do
     conflicts[#conflicts + 1] = value
   end
 end
-if #conflicts > 2 then
+if #conflicts > 3 then
+  conflicts[3] = primary()
   return conflicts
 end
 
@@ -133,5 +138,4 @@ for _ = 1, count() do
   trim(stream, most, notes)
 end
 redis.call('SET', KEYS[1], digits(last))
-local primary = named and string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
-return {digits(now), 1, digits(number), before, after, primary}
+return {digits(now), 1, primary(), digits(number), before, after}

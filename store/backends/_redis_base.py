@@ -200,7 +200,7 @@ class RedisBase(Store):
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
         keys, arguments = tx.arguments(self._life, named=self._has_replicas)
         self._delivered.pop(tx.session)
-        now, done, *rest = await self.link.script(apply(), keys, arguments)
+        now, done, primary, *rest = await self.link.script(apply(), keys, arguments)
         self.link.note_time(int(now))
         if not done:
             commands = list(tx.conditions)
@@ -209,6 +209,8 @@ class RedisBase(Store):
                 self.recent.pop(command[1:])
             if not tx.was_applied(conflicts):
                 return conflicts
+            if primary:
+                self._primary.note_write(primary.decode())
             self._writes.pop(tx.session)
             return {}
         for place, value in tx.written.items():
@@ -216,9 +218,9 @@ class RedisBase(Store):
                 self.recent.pop(place)
             else:
                 self.recent.put(place, value, len(value))
-        number, before, after = map(int, rest[:3])
-        if rest[3]:
-            self._primary.note_write(rest[3].decode())
+        number, before, after = map(int, rest)
+        if primary:
+            self._primary.note_write(primary.decode())
         self._last_number = max(self._last_number, number + max(len(tx.events) - 1, 0))
         if tx.unknown_changes:
             self._writes.pop(tx.session)

@@ -6,9 +6,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from store.backends import _redis_confirm as confirm
+from store.backends.redis import RedisStore
 from store.base import NotDurable, Store, StoreUnavailable
 from store.factory import open_url
 from tests.store import servers
@@ -51,8 +55,12 @@ async def test_what_a_replica_has_confirmed_survives_the_primary(primary: ExitSt
             await store.close()
 
 
-async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own replica would: it has all that the new primary has."""
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(
+    monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Its own replica would: it has all that the new primary has. `is_lost`: the write was sent once more, since the
+    answer to it was lost."""
     with ExitStack() as stack:
         one = stack.enter_context(servers.running("redis-server", "--repl-diskless-sync-delay", "0"))
         following = ("--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", str(one))
@@ -61,6 +69,7 @@ async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(mon
             await until(partial(has_data_of_its_primary, replica))
         async with Route(one) as route:
             store = open_url(f"redis://127.0.0.1:{route.port}", ttl=1000.0)
+            assert isinstance(store, RedisStore)
             await store.open()
             await save(store, "t1")
             await asyncio.gather(*(store.sync() for _ in range(5)))
@@ -68,18 +77,34 @@ async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(mon
             await answer_of(two, "REPLICAOF", "NO", "ONE")
             await answer_of(three, "REPLICAOF", "127.0.0.1", str(two))
             await until(lambda: has_data_of_its_primary(three))
-            await save(store, "t2")
+            later(monkeypatch, 60)  # nobody asks for t1's confirmation any more
+            with monkeypatch.context() as patch:
+                if is_lost:
+                    patch.setattr(store.link, "script", twice(store.link.script))
+                await save(store, "t2")
             route.lead_to(two)
             assert [turn.turn_id for turn in (await store.turns("one")).items] == ["t1"]
             for _ in range(2):
                 with pytest.raises(NotDurable, match="another primary"):
                     await store.sync()
                 await store.ping()
-            now = time.monotonic()
-            monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+            later(monkeypatch, 120)
             await save(store, "t2")
             await store.sync()
             await store.close()
+
+
+def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """So much time has passed since the writes."""
+    monkeypatch.setattr(confirm, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
+
+
+def twice(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def run_twice(*arguments: Any) -> Any:
+        await run(*arguments)
+        return await run(*arguments)
+
+    return run_twice
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
