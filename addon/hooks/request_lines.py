@@ -93,9 +93,12 @@ class RequestLines:
         if flow.response is not None:
             summary.status = flow.response.status_code
         if flow.error is not None:
-            by_client = "client" in flow.error.msg.lower()
+            # What waits for a client that has gone is killed, as by a script: nobody gets a response.
+            was_killed = flow.error.msg == flow.error.KILLED_MESSAGE
+            by_client = "client" in flow.error.msg.lower() or (was_killed and not flow.client_conn.connected)
             summary.end = "the client hung up" if by_client else flow.error.msg
-            if flow.response is None and not by_client and (make := error_response.get(flow)) is not None:
+            gets_error = flow.response is None and not by_client and not was_killed
+            if gets_error and (make := error_response.get(flow)) is not None:
                 summary.status = make(flow.error.msg).status_code  # which the client gets instead
         summary.seconds = max(0.0, time.time() - flow.request.timestamp_start)
         return summary

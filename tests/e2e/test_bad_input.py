@@ -338,7 +338,7 @@ def test_a_client_that_hangs_up_in_mid_stream_leaves_its_calls_behind(
             text_read += text
             if "see." in text_read:
                 break
-    proxy.process.wait_for("client disconnect", after=mark)
+    proxy.process.wait_for("the client hung up", after=mark)
     assert canned.broken.wait(20), "upstream is not told that the client is gone"
     assert "functionCall" not in text_read
     (kept,) = session.calls()
