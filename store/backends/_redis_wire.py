@@ -13,6 +13,10 @@ PATIENCE = 5.0
 
 type Command = tuple[Any, ...]
 
+_LATE = 0.1
+"""The share of its patience by which a connection's timer comes late if the event loop was blocked: the server gets as
+much more time."""
+
 _CODES = ("WRONGPASS", "NOPERM", "DENIED", "LOADING", "MASTERDOWN")
 """How replies to AUTH begin that say more than `ERR`."""
 
@@ -139,8 +143,12 @@ class Wire(asyncio.Protocol):
 
     def _check(self) -> None:
         """Give the connection up if the oldest exchange has waited for too long."""
-        self._watch = None
+        assert self._watch is not None
         now = self._loop.time()
+        late, self._watch = now - self._watch.when(), None
+        if self._exchanges and late > _LATE * self._patience:  # commands may not have been sent, nor replies read
+            self._watch = self._loop.call_at(now + min(late, self._patience), self._check)
+            return
         overdue = [one for one in self._exchanges if one.sent + self._patience <= now]
         for exchange in overdue:
             if not exchange.waiter.done():

@@ -1,6 +1,7 @@
 """One connection for all commands: they share a write, and each caller gets its own replies."""
 
 import asyncio
+import time
 import traceback
 from collections.abc import AsyncIterator
 
@@ -98,6 +99,20 @@ async def test_a_server_that_does_not_answer_costs_a_time_out_and_the_connection
     assert not wire.is_open
     with pytest.raises(wires.Cut):
         await wire.exchange([("PING",)])
+
+
+async def test_a_blocked_event_loop_is_not_taken_for_a_server_that_does_not_answer(link: links.Link) -> None:
+    wire = await wires.Wire.open("127.0.0.1", link.address.hosts[0][1], patience=0.1)
+    for _ in range(3):
+        answer = wire.send([("PING",)])
+        time.sleep(0.3)  # noqa: ASYNC251 - the commands are not even sent
+        assert await answer == [b"PONG"]
+    silent = wire.send([("BLPOP", "none", 0)])
+    time.sleep(0.3)  # noqa: ASYNC251
+    async with asyncio.timeout(5):
+        with pytest.raises(TimeoutError, match="no answer for"):
+            await silent
+    assert not wire.is_open
 
 
 async def test_a_script_that_the_server_has_forgotten_is_sent_to_it(link: links.Link) -> None:
