@@ -1,25 +1,29 @@
 """The console's pages. Each is a frame without data, which anyone may fetch, and a part with the data, which the frame
 fetches with the page's session. Changes go to the control API, so a page can do nothing that the API cannot."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any
 
+import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.console.clients import clients, read_addresses
-from addon.console.rendering import page
+from addon.console.rendering import json_excerpt, page
 from addon.console.waiting import waiting_calls
+from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.versions import etag_of
-from addon.control.views import SessionView, tools_view
+from addon.control.views import SessionView, TurnView, tools_view
+from addon.core.framing.documents import Document
 from addon.web.access import needs
 from addon.web.describe import PUBLIC, Group
 from addon.web.routing import ApiDep, CallerDep, DirectRoute, Query
 from store.base import Store, UnknownCall
-from store.models import Call, SessionName, Status
+from store.models import SessionName, Status
 
 router = Group("console")
 
@@ -78,6 +82,14 @@ class _Calls(_Session):
     cursor: str | None = None
 
 
+class _Cursor(BaseModel):
+    """Of a list over all sessions, which a token for one session may not see."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cursor: str | None = None
+
+
 class _CallId(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,11 +114,11 @@ async def waiting_count(api: ApiDep, query: Annotated[_Session, Query()]) -> Res
 @needs("read", "approve")
 async def calls(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
     fetch = partial(api.store.calls, session=query.session, status=query.status, name=query.name)
-    found = await fetch(limit=_PER_PAGE, cursor=query.cursor)
+    found = await render_page(fetch, PageQuery(limit=_PER_PAGE, cursor=query.cursor))
     return page(
         "calls.html",
         {
-            "calls": found.items,
+            "calls": _items(found),
             "next_cursor": found.next_cursor,
             "query": query,
             "statuses": list(Status),
@@ -119,8 +131,6 @@ async def calls(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
 @needs("read", "approve")
 async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId, Query()]) -> Response:
     call = await api.store.find_call(query.call_id)
-    if caller.session is not None:
-        caller.check_session(call.session)
     may_answer = not call.status.final and caller.allows("admin" if call.owner == "loop" else "worker")
     return page(
         "call.html",
@@ -136,14 +146,16 @@ class _Turns(_Session):
 @needs("read")
 async def turns(api: ApiDep, query: Annotated[_Turns, Query()]) -> Response:
     session = query.session or api.settings.session
-    found = await api.store.turns(session, limit=_TURNS_PER_PAGE, cursor=query.cursor)
-    calls = {slot.call_id for turn in found.items for step in turn.steps for slot in step.slots if slot.call_id}
-    known = {call_id: call for call_id in calls if (call := await _call_or_none(api.store, session, call_id))}
+    fetch = partial(api.store.turns, session)
+    found = await render_page(fetch, PageQuery(limit=_TURNS_PER_PAGE, cursor=query.cursor), TurnView.of)
+    listed = _items(found)
+    calls = {slot["call_id"] for turn in listed for step in turn["true"] for slot in step["calls"] if slot["call_id"]}
+    known = {call_id: call for call_id in calls if (call := await _call_excerpt(api.store, session, call_id))}
     return page(
         "turns.html",
         {
             "session": session,
-            "turns": found.items,
+            "turns": listed,
             "calls": known,
             "next_cursor": found.next_cursor,
             "now": time.time(),
@@ -151,12 +163,28 @@ async def turns(api: ApiDep, query: Annotated[_Turns, Query()]) -> Response:
     )
 
 
-async def _call_or_none(store: Store, session: str, call_id: str) -> Call | None:
-    """None: the call has expired before its turn."""
+def _items(found: RenderedPage) -> list[Document]:
+    return [pydantic_core.from_json(item) for item in found.items]
+
+
+async def _call_excerpt(store: Store, session: str, call_id: str) -> Document | None:
+    """What a line shows of a call: the whole calls of a page of turns may be large. None: the call has expired before
+    its turn."""
     try:
-        return await store.call(session, call_id)
+        call = await store.call(session, call_id)
     except UnknownCall:
         return None
+    await asyncio.sleep(0)
+    return {
+        "call_id": call_id,
+        "name": call.name,
+        "status": call.status,
+        "approval": call.approval,
+        "took": call.updated_at - call.created_at if call.status.final else None,
+        "args": json_excerpt(call.args, 300),
+        "error": call.error,
+        "result": json_excerpt(call.result, 300) if call.status == Status.DONE else None,
+    }
 
 
 @_part("tools")
@@ -166,7 +194,8 @@ async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query
     record, version, _ = await api.store.snapshot(session)
     async with api.audit.action(caller, "tools.read", session=session):
         view = tools_view(record.toolset if record else None, api.shared())
-    names = sorted({session, *[one.name for one in (await api.store.sessions(limit=_PER_PAGE)).items]})
+    others = (await api.store.sessions(limit=_PER_PAGE)).items if caller.session is None else []
+    names = sorted({session, *[one.name for one in others]})
     return page(
         "tools.html",
         {
@@ -183,7 +212,7 @@ async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query
 
 @_part("sessions")
 @needs("read")
-async def sessions(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
+async def sessions(api: ApiDep, query: Annotated[_Cursor, Query()]) -> Response:
     found = await api.store.sessions(limit=_PER_PAGE, cursor=query.cursor)
     listed = [SessionView.of(one.name, one, api.settings).model_dump() for one in found.items]
     if not any(one["name"] == api.settings.session for one in listed) and query.cursor is None:

@@ -4,6 +4,7 @@ bidirectional characters written out."""
 import datetime
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,11 @@ def multi_line(value: object, longest: int = LONGEST) -> str:
 
 
 def json_text(value: object, longest: int = LONGEST) -> str:
-    """JSON over several lines. What is nested too deeply for that stays on one line."""
-    try:
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-    except RecursionError:
-        text = pydantic_core.to_json(value).decode()
+    """JSON over several lines. What is too long or nested too deeply for that stays on one line."""
+    text = pydantic_core.to_json(value).decode()
+    if len(text) <= longest:  # indentation takes a hundred times as long
+        with suppress(RecursionError):
+            text = json.dumps(value, indent=2, ensure_ascii=False)
     return _cut(printable_json(_head(text, longest)), longest)
 
 

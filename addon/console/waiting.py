@@ -1,5 +1,6 @@
 """The calls that wait for an approval."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from store.base import Store
@@ -7,16 +8,19 @@ from store.models import Call, Status
 
 _MOST = 1000
 """Pending calls that are looked at: most calls that are pending wait for something else."""
+_PORTION = 16
+"""Calls that are read before other tasks run: a call may be large."""
 
 
 async def waiting_calls(store: Store, session: str | None = None) -> AsyncIterator[Call]:
     """Oldest first."""
     cursor, looked_at = None, 0
     while looked_at < _MOST:
-        found = await store.calls(session=session, status=Status.PENDING, limit=100, cursor=cursor)
+        found = await store.calls(session=session, status=Status.PENDING, limit=_PORTION, cursor=cursor)
         for call in found.items:
             if call.approval == "waiting":
                 yield call
         looked_at, cursor = looked_at + len(found.items), found.next_cursor
         if cursor is None:
             return
+        await asyncio.sleep(0)

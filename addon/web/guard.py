@@ -1,9 +1,8 @@
 """The guard of the control API: an ASGI layer that checks every request first.
 
 It checks `Host`, `Origin` and `Sec-Fetch-Site`, then the bearer token or the session of a web page, then the body's
-type and size. This order tells
-an unauthorised caller nothing more. The guard knows no routes except the paths that need no token. It puts the caller's
-rights into the scope, as `access`; each route checks them.
+type and size. This order tells an unauthorised caller nothing more. The guard knows no routes except the paths that
+need no token. It puts the caller's rights into the scope, as `access`; each route checks them.
 """
 
 import hmac
