@@ -41,7 +41,7 @@ class _Changes(Response):
         async def write(chunk: bytes, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
-        store = self._api.store
+        store, headers = self._api.store, dict(scope["headers"])
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         # A page that was away, or whose proxy is another now, fetches everything.
         await write(b"".join(map(_message, _KINDS)))
@@ -63,7 +63,9 @@ class _Changes(Response):
                     else:
                         await write(b": keep-alive\n\n")
                     after = latest
-            except StoreError:
+                    if self._api.page_sessions is not None and self._api.page_sessions.has_ended(headers):
+                        break
+            except (StoreError, OSError):
                 pass  # the page connects anew, and is told then
         await write(b"", more=False)
 

@@ -101,8 +101,14 @@ class PageSessions:
             return None
         return OWNER if token_id == OWNER.token else self._tokens.access_by_id(token_id)
 
+    def has_ended(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether this request was a page's, and its session has ended since. Raises OSError."""
+        return PAGE_HEADER.encode() in headers and self.access(headers) is None
+
     def end(self, headers: Mapping[bytes, bytes]) -> None:
-        """End the session of this request, which `access` has accepted. Raises OSError."""
+        """End the session of this request, if it has one. Raises OSError."""
+        if self.access(headers) is None:
+            return
         session = cookie_of(headers).rpartition(".")[0]
         with self._locked():
             file = self._read()

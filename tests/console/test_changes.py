@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import httpx2
 import pytest
 
 from addon.console import changes
@@ -63,4 +64,16 @@ async def test_more_changes_than_are_looked_at_are_everything_but_no_approval_is
 
 async def test_the_stream_ends_when_the_server_stops(stream: Exchange, app: ControlApp) -> None:
     app.stop()
+    assert await stream.block() == ""
+
+
+async def test_the_stream_of_a_page_ends_when_it_signs_out(app: ControlApp, page: httpx2.AsyncClient) -> None:
+    ((name, value),) = page.cookies.items()
+    headers = {"authorization": "", "cookie": f"{name}={value}", "x-graft-page": page.headers["x-graft-page"]}
+    stream = Exchange(app, "/console/changes", headers=headers)
+    assert (await stream.start())["status"] == 200
+    assert [kind_of(await stream.block()) for _ in EVERYTHING] == EVERYTHING
+    assert (await page.delete("/console/session")).status_code == 204
+    await app.api.store.put_policy("one", Policy(delivery="placeholder"))
+    assert kind_of(await stream.block()) == "sessions"
     assert await stream.block() == ""

@@ -7,8 +7,11 @@ import pytest
 
 from store.base import Store
 from store.factory import open_url
+from tests.clock import Clock, clock
 from tests.databases import database_in
 from tests.store import servers
+
+__all__ = ["Clock", "clock"]
 
 URLS: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory://",
@@ -19,19 +22,6 @@ SCHEMES = ["memory", "sqlite", servers.REDIS]
 """Parameters: the keys of URLS."""
 
 TTL = 1000.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture(scope="session", autouse=True)

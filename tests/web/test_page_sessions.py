@@ -8,19 +8,9 @@ import pytest
 from addon.web.access import OWNER, Access
 from addon.web.page_sessions import LINK_TTL, SESSION_TTL, PageSession, PageSessions
 from addon.web.tokens import Tokens
+from tests.clock import Clock, clock
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+__all__ = ["clock"]
 
 
 @pytest.fixture
@@ -87,6 +77,11 @@ def test_signing_out_ends_the_session_in_every_process(
     for process in (sessions, neighbour):
         assert process.access(headers(one)) is None
         assert process.access(headers(other)) == OWNER
+
+
+def test_a_caller_without_a_page_s_session_ends_none(sessions: PageSessions, tmp_path: Path) -> None:
+    sessions.end({b"host": b"127.0.0.1:8741", b"authorization": b"Bearer x"})
+    assert not (tmp_path / "console.json").exists()
 
 
 def test_a_revoked_token_ends_its_sessions(sessions: PageSessions, tokens: Tokens) -> None:
