@@ -88,6 +88,7 @@ def test_the_line_of(fields: dict[str, Any], line: str) -> None:
         ({"city": "\ud800"}, r'"\ud800"'),
         ({"city": "Ålesund", "emoji": "☂"}, 'Ålesund, "☂"'),
         ({"api_key": "hunter2", "password": "x", "city": "Oslo"}, "***, ***, Oslo"),
+        ({"x" * 1_000_000: "a name that would take long to search"}, "***"),
         ({"text": "x" * 1_000_000}, "x" * (LONGEST_ARGUMENTS - 1) + "…"),
         ({"a": "x" * 50, "b": "y" * 50}, "x" * 50 + ", " + "y" * 27 + "…"),
         ({f"n{n}": n for n in range(100_000)}, ", ".join(map(str, range(30)))[: LONGEST_ARGUMENTS - 1] + "…"),

@@ -29,12 +29,14 @@ _PLAIN_NAME = re.compile(
 )
 """The names of headers that hold no secret, though they have such a word in them: many differ in every request, and
 others are counts or words, which occur in any text. Long names are not searched, which would take long."""
+_LONGEST_NAME = 500
 _PAIR = re.compile(r"([?&;#])([^=&;#?\s\x1b]{1,100})=([^&;#\s\x1b\"'<>]+)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a header or variable of this name holds a secret."""
-    return _SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None
+    """Whether a header, variable or argument of this name holds a secret. A name that nobody would choose is not
+    searched, which would freeze the proxy: it counts as one that does."""
+    return len(name) > _LONGEST_NAME or _SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None
 
 
 @cached_if_short(256)
