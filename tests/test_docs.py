@@ -50,7 +50,8 @@ def command_rows() -> Iterator[tuple[str, ...]]:
             if words and command.invoke_without_command:
                 yield f"`{' '.join(words)}`", command.get_short_help_str(200)
             for name, found in command.commands.items():
-                yield from rows(found, (*words, name))
+                if not found.hidden:
+                    yield from rows(found, (*words, name))
             return
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         metavars = [p.metavar if p.required else f"[{p.metavar}]" for p in arguments]

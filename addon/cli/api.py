@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from addon.cli.output import fail
+from addon.cli.output import fail, note
 from addon.settings import Settings, is_loopback, state_folder
 from addon.web.token import load_token, read_address
 
@@ -19,6 +20,7 @@ DEFAULT_URL = "http://127.0.0.1:8741"
 class ServerEvent(NamedTuple):
     type: str
     data: Any
+    id: str
 
 
 def own_token() -> str:
@@ -59,9 +61,13 @@ class Api:
     """`with Api(url) as api`. `url` None: the proxy on this machine. Paths begin with a slash."""
 
     def __init__(self, url: str | None) -> None:
+        self._given_url = url
+        self._client = self._connect(url)
+
+    def _connect(self, url: str | None) -> httpx2.Client:
         self.url, arguments = client_arguments(url)
         self.token: str | None = arguments["headers"].get("Authorization", "").removeprefix("Bearer ") or None
-        self._client = httpx2.Client(**arguments)
+        return httpx2.Client(**arguments)
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +79,15 @@ class Api:
 
     def get(self, path: str, **query: str | None) -> Any:
         return self._request("GET", path, query=query)
+
+    def find(self, path: str) -> Any:
+        """As `get`; None if there is no such thing."""
+        try:
+            if self._client.get(self.url + path).status_code == 404:
+                return None
+        except httpx2.HTTPError as error:
+            self._fail_as_unreachable(error)
+        return self.get(path)
 
     def allows(self, path: str) -> bool:
         """Whether the token may read this path."""
@@ -109,20 +124,50 @@ class Api:
                 return
 
     def events(self, **query: str | None) -> Generator[ServerEvent | None]:
-        """The events from now on. The first item is None: from then on no event is missed. The end of the stream ends
-        the command."""
-        try:
-            with self._client.stream(
-                "GET", self.url + "/v1/events", params=_without_none(query), timeout=_EVENTS_TIMEOUT
-            ) as answer:
-                if answer.is_error:
-                    answer.read()
-                    self._fail_as_refused(answer)
-                yield None
-                yield from _decode(answer.iter_lines())
-        except httpx2.HTTPError as error:
-            self._fail_as_unreachable(error)
-        fail(f"{self.url} ended the stream of events: the proxy was stopped")
+        """The events from now on, also after the proxy has ended and another has taken its place. An item None follows
+        each connection that does not continue an earlier one: from then on no event is missed. Never ends by itself."""
+        last_id, pause = "", _FIRST_PAUSE
+        while True:
+            try:
+                for event in self._stream(query, last_id):
+                    if event is None or event.type == "store.reset":
+                        pause = _FIRST_PAUSE
+                        if event is not None or not last_id:
+                            yield None
+                        continue
+                    last_id = event.id
+                    if event.type:
+                        yield event
+            except httpx2.HTTPError as error:
+                if not last_id:
+                    self._fail_as_unreachable(error)
+            if not last_id:
+                fail(f"{self.url} ended the stream of events: the proxy was stopped")
+            if pause == _FIRST_PAUSE:
+                note(f"the connection to {self.url} is lost: waiting until the proxy is back")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            self._reconnect()
+
+    def _stream(self, query: dict[str, str | None], last_id: str) -> Iterator[ServerEvent | None]:
+        """The events of one connection, after None. Positions are events without a type. Ends at once if the proxy
+        cannot serve them now."""
+        headers = {"Last-Event-ID": last_id} if last_id else {}
+        with self._client.stream(
+            "GET", self.url + "/v1/events", params=_without_none(query), headers=headers, timeout=_EVENTS_TIMEOUT
+        ) as answer:
+            if answer.status_code >= 500 and last_id:
+                return
+            if answer.is_error:
+                answer.read()
+                self._fail_as_refused(answer)
+            yield None
+            yield from _decode(answer.iter_lines())
+
+    def _reconnect(self) -> None:
+        """The proxy that was started anew may have another address. While there is none, the last one stays."""
+        self._client.close()
+        self._client = self._connect(self._given_url if _has_local_address() else self._given_url or self.url)
 
     def _request(
         self, method: str, path: str, *, query: dict[str, str | None] | None = None, document: Any = None
@@ -167,6 +212,10 @@ class Api:
 # an event stream is silent for at most 15 s
 _EVENTS_TIMEOUT = httpx2.Timeout(30, read=60)
 
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 3.0
+"""Seconds before a lost connection is made again."""
+
 
 def _local_url() -> str:
     try:
@@ -175,16 +224,28 @@ def _local_url() -> str:
         fail(str(error))
 
 
+def _has_local_address() -> bool:
+    try:
+        return read_address(state_folder()) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def _without_none(query: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in query.items() if value is not None}
 
 
 def _decode(lines: Iterator[str]) -> Iterator[ServerEvent]:
-    """The events of the control API's own SSE: one `event:` and one `data:` line each."""
-    kind = ""
+    """The events of the control API's own SSE: at most one `id:`, `event:` and `data:` line each."""
+    kind = event_id = data = ""
     for line in lines:
         field, _, value = line.partition(": ")
-        if field == "event":
+        if field == "id":
+            event_id = value
+        elif field == "event":
             kind = value
         elif field == "data":
-            yield ServerEvent(kind, json.loads(value))
+            data = value
+        elif not line and (event_id or kind):
+            yield ServerEvent(kind, json.loads(data or "null"), event_id)
+            kind = data = ""

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from addon.cli import approvals, calls, console, demo, fake_gemini, replay, status, store, token, tools, worker
+from addon.cli import (
+    approvals,
+    calls,
+    console,
+    demo,
+    fake_gemini,
+    replay,
+    sessions,
+    status,
+    store,
+    token,
+    tools,
+    worker,
+)
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
 from addon.version import package_version
@@ -55,7 +68,10 @@ app.command("console")(console.console)
 app.command("calls")(calls.show)
 app.command("approve")(approvals.approve)
 app.command("deny")(approvals.deny)
-app.command("result")(calls.answer)
+app.command("answer")(calls.answer)
+app.command("result", hidden=True)(calls.answer)  # its former name, for scripts
+app.command("sessions")(sessions.sessions)
+app.command("turns")(sessions.turns)
 app.command("worker")(worker.serve)
 app.command("replay")(replay.show)
 app.command("env")(env)

@@ -1,4 +1,4 @@
-"""`toolgraft calls` and `toolgraft result`: list captured calls, and answer them."""
+"""`toolgraft calls` and `toolgraft answer`: list captured calls, and answer them."""
 
 import time
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from addon.cli.api import Api
 
 Status = Literal["pending", "running", "done", "failed", "denied", "expired"]
-COLUMNS = ("CALL", "STATUS", "TIME", "SESSION", "NAME", "ARGUMENTS")
-_STYLES = {"pending": "yellow", "waiting": "yellow", "running": "cyan", "done": "green"}
+COLUMNS = ("CALL", "STATUS", "APPROVAL", "TIME", "DURATION", "SESSION", "NAME", "ARGUMENTS", "ERROR")
+_STYLES = {"pending": "yellow", "waiting": "yellow", "running": "cyan", "done": "green", "approved": "green"}
+_FINAL = ("done", "failed", "denied", "expired")
 
 
 def show(
     status: Annotated[Status | None, typer.Option(help="Only calls with this status.")] = None,
     name: Annotated[str | None, typer.Option(help="Only calls of this tool.", metavar="TOOL")] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Keep running, and show calls as they arrive and change.")
-    ] = False,
+    watch: options.Watch = False,
     session: options.AnySession = None,
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """List captured calls, newest last.
+    """List captured calls, newest last. DURATION is the time from the call to its answer.
 
-    With --watch, each new or changed call is one line; with --json too, one JSON document per line.
+    With --watch, each new or changed call is one line; with --json too, one JSON document per line. If the proxy ends,
+    the command waits for the next one and goes on from there.
     """
     from addon.cli.api import Api
 
@@ -59,24 +59,26 @@ def answer(
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer a call. With --session, only if the call belongs to that session."""
-    from addon.cli.api import Api
-    from addon.cli.documents import parse_json, read_json
+    """Answer a call. Without JSON and --error, the command asks for one of them if it runs in a terminal.
 
-    if (result is None) == (error is None):
-        raise typer.BadParameter("give either JSON or --error TEXT")
-    body: dict[str, Any]
-    if error is not None:
-        body = {"error": error}
-    elif result == "-":
-        body = {"result": read_json("-")}
-    else:
-        hint = "; write plain text as '\"in quotes\"'"
-        body = {"result": parse_json((result or "").encode("utf-8", "surrogateescape"), "the result", hint)}
+    With --session, only if the call belongs to that session.
+    """
+    from addon.cli.api import Api
+
+    if result is not None and error is not None:
+        raise typer.BadParameter("give either JSON or --error TEXT, not both")
+    asks = result is None and error is None
+    if asks and not output.is_interactive():
+        raise typer.BadParameter("give either JSON or --error TEXT: there is no terminal to ask for them")
+    body = {} if asks else _body(result, error)
     path = f"/v1/calls/{quote(call_id, safe='')}"
     with Api(url) as api:
-        if session is not None and api.get(path)["session"] != session:
-            output.fail(f"there is no such call in session {session}")
+        if asks or session is not None:
+            before = api.get(path)
+            if session is not None and before["session"] != session:
+                output.fail(f"there is no such call in session {session}")
+            if asks:
+                body = _ask(before)
         call = api.post(f"{path}/result", body)
     if as_json:
         output.print_json(call)
@@ -84,46 +86,82 @@ def answer(
         print(output.plain(f"{call['call_id']} {call['name']}: {call['status']}"))
 
 
+_HINT = "; write plain text as '\"in quotes\"'"
+
+
+def _body(result: str | None, error: str | None) -> dict[str, Any]:
+    from addon.cli.documents import parse_json, read_json
+
+    if error is not None:
+        return {"error": error}
+    if result == "-":
+        return {"result": read_json("-")}
+    return {"result": parse_json((result or "").encode("utf-8", "surrogateescape"), "the result", _HINT)}
+
+
+def _ask(call: dict[str, Any]) -> dict[str, Any]:
+    """Ask for the result, until it is JSON, or for an error."""
+    from addon.cli.documents import parse_json
+
+    if call["status"] in _FINAL:
+        output.fail(f"the call is already {call['status']}")
+    typer.echo(f"{output.plain(call['name'])} {output.compact(call['args'])}", err=True)
+    while True:
+        text = typer.prompt("Result, as JSON (empty: an error)", default="", show_default=False, err=True)
+        if not text.strip():
+            return {"error": typer.prompt("Error, for the model", err=True)}
+        try:
+            return {
+                "result": parse_json(text.encode("utf-8", "surrogateescape"), "the result", '; text is "in quotes"')
+            }
+        except typer.Exit:
+            continue  # its message is on the terminal
+
+
 def _follow(api: "Api", session: str | None, status: str | None, name: str | None, as_json: bool) -> None:
-    console = output.console()
     for call in _current_and_new(api, session):
-        if status not in (None, call["status"]) or name not in (None, call["name"]):
-            continue
-        if as_json:
-            output.print_json(call, indent=None)
-        else:
-            row = _row(call)
-            console.print(*row[:-1], row[-1], sep="  ", soft_wrap=True)
+        if status in (None, call["status"]) and name in (None, call["name"]):
+            output.print_line(call if as_json else _row(call))
 
 
 def _current_and_new(api: "Api", session: str | None) -> Iterator[Any]:
     """The current calls, then each new or changed one. Never ends by itself."""
-    statuses: dict[str, str] = {}
+    states: dict[str, tuple[str, str | None]] = {}
+    listed_at: dict[str, float] = {}
     with closing(api.events(session=session)) as events:
-        next(events)  # listen before listing, so that no call is missed or shown twice
-        for call in api.items("/v1/calls", session=session):
-            statuses[call["call_id"]] = call["status"]
-            yield call
         for event in events:
-            if event is None or not event.type.startswith("call."):
+            if event is None:  # from here on no event is missed, so that the list completes what was before
+                calls = list(api.items("/v1/calls", session=session))
+                listed_at = {call["call_id"]: call["updated_at"] for call in calls}
+            elif event.type.startswith("call."):
+                calls = [event.data]
+                if event.data["updated_at"] < listed_at.get(event.data["call_id"], 0.0):
+                    continue  # the list was newer
+                listed_at.pop(event.data["call_id"], None)
+            else:
                 continue
-            call = event.data
-            if statuses.get(call["call_id"]) != call["status"]:
-                statuses[call["call_id"]] = call["status"]
-                yield call
+            for call in calls:
+                state = call["status"], call["approval"]
+                if states.get(call["call_id"]) != state:
+                    states[call["call_id"]] = state
+                    yield call
 
 
 def _row(call: dict[str, Any]) -> list["str | Text"]:
     from rich.text import Text
 
-    status = call["status"]
-    if call["approval"] == "waiting":
-        status = "waiting"  # for an approval
+    from addon.core.summaries import duration
+
+    status, approval = call["status"], call["approval"] or ""
+    took = duration(max(0.0, call["updated_at"] - call["created_at"])) if status in _FINAL else ""
     return [
-        output.plain(call["call_id"]),
+        Text(output.plain(call["call_id"])),
         Text(status, style=_STYLES.get(status, "red")),
+        Text(approval, style=_STYLES.get(approval, "red")),
         time.strftime("%H:%M:%S", time.localtime(call["created_at"])),
+        took,
         call["session"],
         output.plain(call["name"]),
         output.compact(call["args"]),
+        output.plain(call["error"] or ""),
     ]

@@ -7,6 +7,7 @@ regular proxy, and trusts its CA. With `--openai`, an OpenAI client uses the fro
 import json
 import os
 import shlex
+import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ Shell = Literal["bash", "zsh", "fish", "powershell", "cmd"]
 DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:8080"}
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT")
 CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
+
+_CONNECT_TIMEOUT = 2.0
 
 Proxy = Annotated[bool, typer.Option("--proxy", help="Use the regular proxy and its CA, instead of base URLs.")]
 OpenAI = Annotated[
@@ -40,6 +43,8 @@ def env(
     The ports are those of the proxy on this machine. If --url names another machine, they are the default ports.
     """
     found = variables(session=session, proxy=proxy, openai=openai, url=url)
+    if not openai and (address := _unanswered(found)):
+        output.note(f"no proxy listens at {address}: start it with ./run_proxy.sh")
     if as_json:
         output.print_json(found)
         return
@@ -55,8 +60,10 @@ def run(
     url: options.Url = None,
 ) -> None:
     """Run a client that uses the proxy: toolgraft run -- gemini -p hello. Exits with the client's status."""
+    found = variables(session=session, proxy=proxy, openai=openai, url=url)
+    if not openai and (address := _unanswered(found)):
+        output.fail(f"{command[0]} was not started: no proxy listens at {address}. Start it with ./run_proxy.sh")
     try:
-        found = variables(session=session, proxy=proxy, openai=openai, url=url)
         if openai:
             os.environ.pop("TOOLGRAFT_TOKEN", None)  # the client's own token has fewer rights
         os.execvpe(command[0], command, os.environ | found)
@@ -83,6 +90,16 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
     if not ca.exists():
         output.note(f"{ca} does not exist yet: the proxy creates it at its first start")
     return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
+
+
+def _unanswered(found: dict[str, str]) -> str:
+    """The proxy's address if nothing listens there, else ""."""
+    parts = urlsplit(found.get("HTTPS_PROXY") or found[BASE_URLS[0]])
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 80), _CONNECT_TIMEOUT).close()
+    except OSError:
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return ""
 
 
 def _front_door(session: str, url: str | None) -> dict[str, str]:

@@ -45,13 +45,29 @@ def console() -> "Console":
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
+def is_interactive() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]]) -> None:
-    """A table with one line per row. On a terminal, a last column that is too wide is cut."""
+    """A table with one line per row. On a terminal, columns that are too wide are cut, but never the first, which holds
+    what other commands take; columns without any value are left out."""
     from rich.table import Table
 
+    filled = [at for at in range(len(columns)) if not rows or any(len(row[at]) for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True, overflow="ellipsis" if column == columns[-1] else "fold")
+    for at in filled:
+        widest = max((len(row[at]) for row in rows), default=0) if at == 0 else None
+        table.add_column(columns[at], no_wrap=True, overflow="ellipsis", min_width=widest)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(row[at] for at in filled))
     console().print(table)
+
+
+def print_line(item: Any) -> None:
+    """One item of a list that is watched: a row of a table, whose empty cells are left out, or a JSON document."""
+    if not isinstance(item, list):
+        print_json(item, indent=None)
+        return
+    console().print(*(cell for cell in item if len(cell)), sep="  ", soft_wrap=True)

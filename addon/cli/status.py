@@ -1,19 +1,29 @@
 """`toolgraft status`: what the running proxy has, and what waits."""
 
+import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from addon.cli import options, output
+from addon.core.summaries import shortened
 
 if TYPE_CHECKING:
     from addon.cli.api import Api
 
 _MOST_WAITING = 5
 """Calls that are listed; the rest is counted."""
+_MOST_FAILED = 3
+_RECENT = 3600.0
+"""Seconds for which a failed call is recent."""
+_MOST_READ = 5000
+"""Failed calls that are read: the list begins with the oldest."""
+_MOST_TOOLS = 20
 
 
 def status(url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show whether the proxy can be used, its processes, MCP servers and sessions, and the calls that wait."""
+    """Show whether the proxy and its store can be used, processes, MCP servers, tools and sessions, and which calls
+    wait or have failed of late."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -34,9 +44,24 @@ def _status(api: "Api") -> dict[str, Any]:
         "processes": api.get("/v1/processes")["items"],
         # A store that does not answer would end the command before it has said so.
         "sessions": [] if problem else list(api.items("/v1/sessions")),
+        "tools": [] if problem else _tools(api),
         "held_tools": [one["name"] for one in api.get("/v1/mcp/held")["items"]],
         "waiting": [] if problem else list(api.items("/v1/calls", status="pending")),
+        "failed": [] if problem else _failed(api),
     }
+
+
+def _tools(api: "Api") -> list[str]:
+    """The names of the proxy's own tools, which every session has."""
+    found = api.find("/v1/sessions/default/tools")
+    return [] if found is None else [tool["name"] for tool in found["shared"]]
+
+
+def _failed(api: "Api") -> list[Any]:
+    """The calls that failed of late, oldest first."""
+    found = islice(api.items("/v1/calls", status="failed"), _MOST_READ)
+    since = time.time() - _RECENT
+    return [call for call in found if call["updated_at"] >= since]
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
@@ -50,6 +75,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         for server in process["mcp"]:
             state = f"up, {_count(server['tools'], 'tool')}" if server["is_up"] else f"down: {server['error']}"
             yield f"    MCP server {server['name']}: {state}"
+    if tools := found["tools"]:
+        more = f" and {len(tools) - _MOST_TOOLS} more" if len(tools) > _MOST_TOOLS else ""
+        yield f"  tools of every session: {', '.join(tools[:_MOST_TOOLS])}{more}"
     if found["held_tools"]:
         names = ", ".join(found["held_tools"])
         yield f"  changed MCP tools, held back until `toolgraft tools accept`: {names}"
@@ -62,11 +90,20 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         if call["approval"] == "waiting":
             yield f"  {call['name']} waits for an approval: toolgraft approve {call['call_id']}"
         elif call["owner"] == "hand":
-            yield f"  {call['name']} waits for a result: toolgraft result {call['call_id']} JSON"
+            yield f"  {call['name']} waits for a result: toolgraft answer {call['call_id']}"
         else:
             yield f"  {call['name']} waits for {'a worker' if call['owner'] == 'workers' else 'the proxy'}"
     if len(waiting) > _MOST_WAITING:
         yield f"  {len(waiting) - _MOST_WAITING} more calls wait: toolgraft calls --status pending"
+    failed = found["failed"]
+    for call in failed[-_MOST_FAILED:]:
+        yield f"  {call['name']} failed at {_clock(call['updated_at'])}: {shortened(call['error'] or '', 100)}"
+    if len(failed) > _MOST_FAILED:
+        yield f"  {len(failed)} calls failed within the last hour: toolgraft calls --status failed"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
 def _count(number: int, noun: str) -> str:

@@ -165,6 +165,15 @@ def count(number: int, one: str) -> str:
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
+def amount(tokens: int) -> str:
+    """A number of tokens, rounded: `1.2k`."""
+    for unit, letter in ((1_000_000, "M"), (1000, "k")):
+        if tokens >= unit:
+            amount = tokens / unit
+            return f"{amount:.1f}{letter}" if amount < 9.95 else f"{amount:.0f}{letter}"
+    return str(tokens)
+
+
 def _middle(summary: Summary) -> Iterator[str]:
     tools = [f"+{count(summary.added, 'tool')}"] if summary.added else []
     if summary.removed:
@@ -181,7 +190,7 @@ def _middle(summary: Summary) -> Iterator[str]:
     if summary.is_streamed:
         yield "streamed"
     if summary.prompt or summary.output:
-        yield f"{_amount(summary.prompt)}→{_amount(summary.output)} tokens"
+        yield f"{amount(summary.prompt)}→{amount(summary.output)} tokens"
 
 
 def _call(call: CallSummary) -> str:
@@ -201,11 +210,3 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return "[…]" if value else "[]"
     return json.dumps(value)[: LONGEST_ARGUMENTS + 1]
-
-
-def _amount(tokens: int) -> str:
-    for unit, letter in ((1_000_000, "M"), (1000, "k")):
-        if tokens >= unit:
-            amount = tokens / unit
-            return f"{amount:.1f}{letter}" if amount < 9.95 else f"{amount:.0f}{letter}"
-    return str(tokens)

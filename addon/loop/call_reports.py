@@ -26,7 +26,7 @@ def report_failure(session: str, call: CapturedCall, error: str) -> None:
 def report_waiting(session: str, call: CapturedCall, *, needs_approval: bool) -> None:
     """Name the command that gives what the call waits for."""
     name, args = shortened(call.name, _LONGEST_NAME), arguments(call.args)
-    what, command = ("an approval", "approve {}") if needs_approval else ("its result", "result {} JSON")
+    what, command = ("an approval", "approve {}") if needs_approval else ("its result", "answer {}")
     command = f"toolgraft {command.format(call.call_id)}"
     logger.warning(
         "session %s: %s(%s) waits for %s: %s",

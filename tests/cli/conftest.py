@@ -22,7 +22,7 @@ from addon.web.server import ControlServer, bind
 from addon.web.token import load_token, write_address, write_file
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
-from store.models import Call, Step, Turn
+from store.models import Call, Slot, Step, Turn
 from tests.cli.worker_bench import Bench
 from tests.leaping import leaping
 
@@ -36,25 +36,34 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        settings = Settings(state=state)
+        self._state, self._settings = state, Settings(state=state)
         self.store = MemoryStore()
         self.run(self.store.open())
-        token = load_token(settings, {})
         self.pins = Pins(state / "mcp_pins.json", write_file)
         self.shared: list[dict[str, Any]] = []
-        self._app = create_app(
+        self.restart()
+
+    def restart(self, token: str | None = None) -> None:
+        """Serve the store, at another address than before."""
+        app = create_app(
             store=self.store,
-            settings=settings,
-            token=token,
+            settings=self._settings,
+            token=token or load_token(self._settings, {}),
             metrics=Metrics(),
             version="test",
             pins=self.pins,
             shared=lambda: self.shared,
         )
-        self._server = ControlServer(self._app, bind("127.0.0.1", 0))
+        self._server = ControlServer(app, bind("127.0.0.1", 0))
         self.run(self._server.start())
         self.url = self._server.url
-        write_address(state, self.url)
+        write_address(self._state, self.url)
+
+    def replace_store(self) -> None:
+        """Another store, without anything. Only while the API is stopped."""
+        self.run(self.store.close())
+        self.store = MemoryStore()
+        self.run(self.store.open())
 
     def run[T](self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
@@ -92,7 +101,8 @@ class Proxy:
             updated_at=now,
         )
         content = {"role": "model", "parts": [{"functionCall": {"name": name, "args": args}}]}
-        turn = Turn(turn_id=turn_id, session=session, visible=[], steps=[Step(content=content)], created_at=now)
+        step = Step(content=content, slots=[Slot(name=name, call_id=call_id)])
+        turn = Turn(turn_id=turn_id, session=session, visible=[], steps=[step], created_at=now)
         self.run(self.store.save_turn(turn, [call]))
 
     def stop(self) -> None:

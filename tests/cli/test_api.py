@@ -105,3 +105,10 @@ def test_a_url_with_a_password_is_refused_without_showing_it(cli: Cli, url: str)
     stderr = cli("calls", "--url", url, status=2).stderr
     assert "***" in stderr
     assert "s3cr3t" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "nearest"), [(["aprove"], "approve"), (["tools", "sett"], "set"), (["cals", "--watch"], "calls")]
+)
+def test_an_unknown_command_names_the_nearest(cli: Cli, typed: list[str], nearest: str) -> None:
+    assert f"Did you mean '{nearest}'" in cli(*typed, status=2).stderr

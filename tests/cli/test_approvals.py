@@ -5,10 +5,10 @@ from tests.cli.conftest import Cli, Proxy
 
 def test_a_call_is_approved(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", needs_approval=True)
-    assert cli("calls").stdout.splitlines()[1].split()[:2] == ["call_1", "waiting"]
+    assert cli("calls").stdout.splitlines()[1].split()[:3] == ["call_1", "pending", "waiting"]
     assert cli("approve", "call_1").stdout == "call_1 get_weather: approved\n"
     assert cli("approve", "call_1", "--json").exit_code == 0
-    assert cli("calls").stdout.splitlines()[1].split()[:2] == ["call_1", "pending"]
+    assert cli("calls").stdout.splitlines()[1].split()[:3] == ["call_1", "pending", "approved"]
 
 
 def test_a_call_is_denied_with_a_reason(cli: Cli, proxy: Proxy) -> None:

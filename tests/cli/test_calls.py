@@ -2,7 +2,9 @@ import json
 import os
 import subprocess
 import sys
-from typing import get_args
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, get_args
 
 import pytest
 
@@ -18,7 +20,7 @@ def test_the_statuses_are_those_of_the_store() -> None:
 def test_calls_of_all_sessions_are_listed_newest_last(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", city="Oslo")
     proxy.capture("call_2", name="add", session="other", a=1)
-    rows = [line.split() for line in cli("calls").stdout.splitlines()]
+    rows = [line.split() for line in cli("calls").stdout.splitlines()]  # columns without values are left out
     assert [row[:2] + row[3:5] for row in rows] == [
         ["CALL", "STATUS", "SESSION", "NAME"],
         ["call_1", "pending", "default", "get_weather"],
@@ -40,7 +42,7 @@ def test_calls_are_narrowed_by(cli: Cli, proxy: Proxy, options: list[str], expec
     proxy.capture("call_1")
     proxy.capture("call_2", name="add")
     proxy.capture("call_3", session="other")
-    cli("result", "call_1", "1")
+    cli("answer", "call_1", "1")
     assert [call["call_id"] for call in json.loads(cli("calls", "--json", *options).stdout)] == expected
 
 
@@ -69,73 +71,184 @@ def test_a_model_s_text_cannot_control_the_terminal(cli: Cli, proxy: Proxy) -> N
 )
 def test_a_result_is_any_json(cli: Cli, proxy: Proxy, given: str, result: object) -> None:
     proxy.capture("call_1")
-    assert cli("result", "call_1", given, stdin='[1, "é"]').stdout == "call_1 get_weather: done\n"
+    assert cli("answer", "call_1", given, stdin='[1, "é"]').stdout == "call_1 get_weather: done\n"
     assert proxy.run(proxy.store.call("default", "call_1")).result == result
-    assert json.loads(cli("result", "call_1", given, "--json", stdin='[1, "é"]').stdout)["status"] == "done"
+    assert json.loads(cli("answer", "call_1", given, "--json", stdin='[1, "é"]').stdout)["status"] == "done"
 
 
 def test_an_error_is_a_result_as_well(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
-    assert cli("result", "call_1", "--error", "no such city").stdout == "call_1 get_weather: failed\n"
+    assert cli("answer", "call_1", "--error", "no such city").stdout == "call_1 get_weather: failed\n"
     assert proxy.run(proxy.store.call("default", "call_1")).error == "no such city"
 
 
 def test_a_result_that_begins_with_a_minus_is_written_after_two(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
-    cli("result", "call_1", "--", "-3")
+    cli("answer", "call_1", "--", "-3")
     assert proxy.run(proxy.store.call("default", "call_1")).result == -3
 
 
 def test_refusals_are_one_line_each(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
-    cli("result", "call_1", "1")
-    assert cli("result", "call_1", "2", status=1).stderr.startswith("toolgraft: the call is already done")
-    assert cli("result", "call_9", "2", status=1).stderr == "toolgraft: there is no such call\n"
-    assert cli("result", "../sessions", "2", status=1).stderr.startswith("toolgraft: unknown path")
+    cli("answer", "call_1", "1")
+    assert cli("answer", "call_1", "2", status=1).stderr.startswith("toolgraft: the call is already done")
+    assert cli("answer", "call_9", "2", status=1).stderr == "toolgraft: there is no such call\n"
+    assert cli("answer", "../sessions", "2", status=1).stderr.startswith("toolgraft: unknown path")
 
 
 def test_a_call_of_another_session_is_not_answered(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", session="other")
-    assert "no such call in session mine" in cli("result", "call_1", "1", "--session", "mine", status=1).stderr
+    assert "no such call in session mine" in cli("answer", "call_1", "1", "--session", "mine", status=1).stderr
     assert proxy.run(proxy.store.call("other", "call_1")).status == Status.PENDING
-    cli("result", "call_1", "1", "--session", "other")
+    cli("answer", "call_1", "1", "--session", "other")
 
 
-@pytest.mark.parametrize("arguments", [["call_1"], ["call_1", "1", "--error", "x"]], ids=["neither", "both"])
-def test_a_result_and_an_error_exclude_each_other(cli: Cli, arguments: list[str]) -> None:
-    assert "either JSON or --error" in cli("result", *arguments, status=2).stderr
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [(["call_1"], "there is no terminal"), (["call_1", "1", "--error", "x"], "not both")],
+    ids=["neither", "both"],
+)
+def test_a_result_and_an_error_exclude_each_other(cli: Cli, arguments: list[str], why: str) -> None:
+    stderr = " ".join(cli("answer", *arguments, status=2).stderr.replace("│", " ").split())
+    assert "either JSON or --error TEXT" in stderr
+    assert why in stderr
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("addon.cli.output.is_interactive", lambda: True)
+
+
+def test_in_a_terminal_the_result_is_asked_for_until_it_is_json(cli: Cli, proxy: Proxy, terminal: None) -> None:
+    proxy.capture("call_1", city="Os\x1blo")
+    done = cli("answer", "call_1", stdin='sunny\n{"celsius": -3}\n')
+    assert proxy.run(proxy.store.call("default", "call_1")).result == {"celsius": -3}
+    assert done.stderr.splitlines()[0] == 'get_weather {"city": "Os\\u001blo"}'
+    assert "not JSON" in done.stderr
+    assert done.stdout.endswith("call_1 get_weather: done\n")
+
+
+def test_in_a_terminal_an_empty_result_asks_for_the_error(cli: Cli, proxy: Proxy, terminal: None) -> None:
+    proxy.capture("call_1")
+    assert cli("answer", "call_1", stdin="\n\nno such city\n").stdout.endswith("get_weather: failed\n")
+    assert proxy.run(proxy.store.call("default", "call_1")).error == "no such city"
+
+
+def test_nothing_is_asked_about_a_call_that_has_its_answer(cli: Cli, proxy: Proxy, terminal: None) -> None:
+    proxy.capture("call_1")
+    cli("answer", "call_1", "1")
+    assert cli("answer", "call_1", status=1, stdin="2\n").stderr == "toolgraft: the call is already done\n"
+    assert "there is no such call" in cli("answer", "call_2", status=1).stderr
+
+
+def test_the_former_name_of_the_command_still_works(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1")
+    assert cli("result", "call_1", "1").stdout == "call_1 get_weather: done\n"
+
+
+def test_approval_duration_and_error_have_columns(cli: Cli, proxy: Proxy) -> None:
+    proxy.capture("call_1", needs_approval=True)
+    proxy.capture("call_2")
+    cli("deny", "call_1", "--reason", "not today")
+    assert cli("calls").stdout.splitlines()[0].split() == [
+        *("CALL", "STATUS", "APPROVAL", "TIME", "DURATION", "SESSION", "NAME", "ARGUMENTS", "ERROR")
+    ]
+    denied, pending = (line.split() for line in cli("calls").stdout.splitlines()[1:])
+    assert denied[:3] == ["call_1", "denied", "denied"]
+    assert denied[5] in ("ms", "s")
+    assert denied[-6:] == ["the", "call", "was", "denied:", "not", "today"]
+    assert pending[3:] == ["default", "get_weather", "{}"]
 
 
 def test_text_that_is_not_json_is_refused_with_a_hint(cli: Cli) -> None:
-    stderr = cli("result", "call_1", "sunny", status=1).stderr
+    stderr = cli("answer", "call_1", "sunny", status=1).stderr
     assert "the result, line 1, column 1: not JSON" in stderr
     assert "'\"in quotes\"'" in stderr
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("as_json", [True, False])
-def test_watch_shows_what_is_there_then_what_comes_and_ends_with_the_proxy(proxy: Proxy, as_json: bool) -> None:
-    proxy.capture("call_1")
-    command = [sys.executable, "-m", "addon", "calls", "--watch", "--name", "get_weather", *["--json"] * as_json]
+@contextmanager
+def watching(*arguments: str) -> Iterator[tuple[IO[str], IO[str]]]:
+    """stdout and stderr of a command that runs until the end."""
+    command = [sys.executable, "-m", "addon", *arguments, "--watch"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as watch:
         assert watch.stdout is not None
         assert watch.stderr is not None
-        lines = [watch.stdout.readline()]
+        try:
+            yield watch.stdout, watch.stderr
+        finally:
+            watch.kill()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("as_json", [True, False])
+def test_watch_shows_what_is_there_then_what_comes(proxy: Proxy, as_json: bool) -> None:
+    proxy.capture("call_1")
+    with watching("calls", "--name", "get_weather", *["--json"] * as_json) as (stdout, _):
+        lines = [stdout.readline()]
         proxy.capture("call_2", name="add")
-        proxy.capture("call_3")
-        lines.append(watch.stdout.readline())
+        proxy.capture("call_3", needs_approval=True)
+        lines.append(stdout.readline())
+        proxy.run(proxy.store.decide("default", "call_3", approved=True))
+        lines.append(stdout.readline())
         proxy.run(proxy.store.answer("default", "call_1", result=1))
-        lines.append(watch.stdout.readline())
-        proxy.stop()
-        assert watch.stdout.read() == ""
-        assert watch.wait(10) == 1
-        assert "the proxy was stopped" in watch.stderr.read()
+        lines.append(stdout.readline())
     if as_json:
         found = [(call["call_id"], call["status"]) for call in map(json.loads, lines)]
     else:
         found = [(line.split()[0], line.split()[1]) for line in lines]
-    assert found == [("call_1", "pending"), ("call_3", "pending"), ("call_1", "done")]
+    assert found == [("call_1", "pending"), ("call_3", "pending"), ("call_3", "pending"), ("call_1", "done")]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("events_before", [True, False])
+def test_watch_goes_on_with_the_next_proxy_and_misses_and_doubles_nothing(proxy: Proxy, events_before: bool) -> None:
+    proxy.capture("call_1")
+    expected = [("call_1", "pending")]
+    with watching("calls", "--json") as (stdout, stderr):
+
+        def read(*lines: tuple[str, str]) -> None:
+            found = [json.loads(stdout.readline()) for _ in lines]
+            assert [(call["call_id"], call["status"]) for call in found] == list(lines)
+
+        read(*expected)
+        if events_before:
+            proxy.capture("call_2")
+            read(("call_2", "pending"))
+        for number in (3, 4):
+            url = proxy.url
+            proxy.stop()
+            assert stderr.readline() == f"toolgraft: the connection to {url} is lost: waiting until the proxy is back\n"
+            proxy.capture(f"call_{number}")
+            proxy.run(proxy.store.answer("default", f"call_{number}", result=1))
+            proxy.restart()
+            read((f"call_{number}", "pending"), (f"call_{number}", "done"))
+
+
+@pytest.mark.e2e
+def test_watch_lists_what_a_proxy_with_another_store_has(proxy: Proxy) -> None:
+    proxy.capture("call_1")
+    with watching("calls", "--json") as (stdout, stderr):
+        assert json.loads(stdout.readline())["call_id"] == "call_1"
+        proxy.stop()
+        stderr.readline()
+        proxy.replace_store()
+        proxy.capture("call_2")
+        proxy.restart()
+        assert json.loads(stdout.readline())["call_id"] == "call_2"
+        proxy.capture("call_3")
+        assert json.loads(stdout.readline())["call_id"] == "call_3"
+
+
+@pytest.mark.e2e
+def test_watch_ends_if_the_next_proxy_refuses_the_token(proxy: Proxy) -> None:
+    proxy.capture("call_1")
+    with watching("calls", "--json") as (stdout, stderr):
+        stdout.readline()
+        proxy.stop()
+        stderr.readline()
+        proxy.restart(token="another")
+        assert "does not know this token" in stderr.readline()
 
 
 @pytest.mark.e2e

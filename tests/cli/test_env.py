@@ -1,8 +1,10 @@
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -192,17 +194,43 @@ def run_toolgraft(*arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.fixture
+def listening(state: Path) -> Iterator[str]:
+    """The address of a proxy that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        write_addresses(state, {"reverse": [url], "regular": [url]})
+        yield url
+
+
+def test_env_and_run_say_that_no_proxy_is_up(cli: Cli, state: Path) -> None:
+    write_addresses(state, {"reverse": ["http://127.0.0.1:1"], "regular": ["http://127.0.0.1:1"]})
+    for options in ([], ["--proxy", "--session", "mine"]):
+        found = cli("env", *options)
+        assert found.stderr.splitlines()[-1] == (
+            "toolgraft: no proxy listens at http://127.0.0.1:1: start it with ./run_proxy.sh"
+        )
+        assert "127.0.0.1:1" in found.stdout
+        assert "sh was not started: no proxy listens" in cli("run", *options, "--", "sh", status=1).stderr
+
+
+def test_env_says_nothing_of_a_proxy_that_listens(cli: Cli, listening: str) -> None:
+    assert cli("env").stderr == ""
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("dashes", [["--"], []], ids=["--", "without --"])
-def test_run_starts_the_client_with_the_variables_and_passes_its_options_and_status_on(dashes: list[str]) -> None:
+def test_run_starts_the_client_with_the_variables_and_passes_its_options_and_status_on(
+    listening: str, dashes: list[str]
+) -> None:
     done = run_toolgraft(
         "run", "--session", "s", *dashes, "sh", "-c", 'echo "$GOOGLE_GEMINI_BASE_URL $1"; exit 7', "-", "--json"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (7, "http://127.0.0.1:8081/@s --json\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"{listening}/@s --json\n", "")
 
 
 @pytest.mark.e2e
-def test_a_client_that_cannot_be_started_has_the_shell_s_statuses(tmp_path: Path) -> None:
+def test_a_client_that_cannot_be_started_has_the_shell_s_statuses(tmp_path: Path, listening: str) -> None:
     plain = tmp_path / "plain"
     plain.write_text("")
     missing, refused = run_toolgraft("run", "--", "no-such-client"), run_toolgraft("run", "--", str(plain))

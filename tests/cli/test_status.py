@@ -1,4 +1,5 @@
 import json
+import re
 
 from store.models import Policy, Toolset
 from tests.cli.conftest import Cli, Proxy
@@ -23,6 +24,19 @@ def test_sessions_and_what_waits_are_listed_with_the_command_that_helps(cli: Cli
     ]
 
 
+def test_tools_of_every_session_and_calls_that_failed_of_late_are_named(cli: Cli, proxy: Proxy) -> None:
+    proxy.shared = [{"name": "get_time", "description": "The time."}, {"name": "add"}]
+    for number in range(5):
+        proxy.capture(f"call_{number}", name=f"tool_{number}")
+        proxy.run(proxy.store.answer("default", f"call_{number}", error="no\x1b such\ncity"))
+    lines = cli("status").stdout.splitlines()[1:]
+    assert lines[0] == "  tools of every session: get_time, add"
+    assert [re.sub(r"\d\d:\d\d:\d\d", "TIME", line) for line in lines[1:]] == [
+        *(f"  tool_{number} failed at TIME: no\\x1b such\\ncity" for number in (2, 3, 4)),
+        "  5 calls failed within the last hour: toolgraft calls --status failed",
+    ]
+
+
 def test_a_store_that_fails_is_named(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     proxy.fail_ping()
@@ -32,7 +46,9 @@ def test_a_store_that_fails_is_named(cli: Cli, proxy: Proxy) -> None:
 def test_as_json_it_is_one_document(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     found = json.loads(cli("status", "--json").stdout)
-    assert set(found) == {"url", "version", "problem", "processes", "sessions", "held_tools", "waiting"}
+    assert set(found) == {"url", "version", "problem", "processes", "sessions", "tools", "held_tools"} | {
+        *("waiting", "failed")
+    }
     assert [call["call_id"] for call in found["waiting"]] == ["call_1"]
 
 

@@ -113,7 +113,7 @@ SCENARIOS: list[tuple[str, Json, list[str]]] = [
         'call by_hand {"city": "Oslo"}',
         {"session": "hand"},
         [
-            "session hand: by_hand(Oslo) waits for its result: toolgraft result CALL JSON",
+            "session hand: by_hand(Oslo) waits for its result: toolgraft answer CALL",
             f"hand  {MODEL}  +5 tools → by_hand(Oslo) waits, N→N tokens  200  TIME",
         ],
     ),
@@ -214,7 +214,7 @@ def test_records_instead_of_lines(start: Callable[..., Proxy], gemini: Gemini) -
         "session waether has no tools, and its requests pass unchanged: did the client mean weather?"
     )
     (needed,) = records("result_needed")
-    assert needed["command"] == f"toolgraft result {needed['call']} JSON"
+    assert needed["command"] == f"toolgraft answer {needed['call']}"
     (other,) = records("other_request")
     assert (other["method"], other["status"]) == ("GET", 404)
     assert "a-secret-key" not in proxy.log

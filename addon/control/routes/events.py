@@ -60,8 +60,9 @@ class EventsQuery(BaseModel):
 @needs("read")
 async def follow_events(api: ApiDep, request: Request, query: Annotated[EventsQuery, Query()]) -> Response:
     """`event` is the type, `data` the record as JSON. Without `Last-Event-ID` and `after` the stream starts with new
-    events. If the store no longer has the events after an id, because they expired or the store was lost or replaced,
-    an event `store.reset` comes first, and then all stored events from the oldest."""
+    events. An `id` without data, at the start and in each keep-alive, is the position of a reader that has received no
+    event since. If the store no longer has the events after an id, because they expired or the store was lost or
+    replaced, an event `store.reset` comes first, and then all stored events from the oldest."""
     given = request.headers.get("last-event-id")
     field, after = ("after", query.after) if given is None else ("Last-Event-ID", given)
     if after is None:
@@ -104,7 +105,7 @@ class EventStream(Response):
 
         now = asyncio.get_running_loop().time
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await write(b": toolgraft\n\n" + _RESET * self._is_reset)
+        await write(_position(b"toolgraft", self._after) + _RESET * self._is_reset)
         async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
                 while not watcher.gone:
@@ -117,10 +118,15 @@ class EventStream(Response):
                     if now() - since < self._keep_alive / 2:
                         break  # this was no timeout: the client is gone, or the store was closed
                     self._after = last_event  # no event up to this id is for this reader, even if events expire
-                    await write(b": keep-alive\n\n")
+                    await write(_position(b"keep-alive", last_event))
             except StoreError as error:
                 _log.warning("an event stream ends: %s", type(error).__name__)
         await write(b"", more=False)
+
+
+def _position(comment: bytes, event_id: str | None) -> bytes:
+    """A comment, and the id after which a reader resumes if no event follows."""
+    return b": %s\n\n" % comment if event_id is None else b": %s\nid: %s\n\n" % (comment, event_id.encode())
 
 
 def _encode(event: Event) -> bytes:

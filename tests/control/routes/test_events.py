@@ -37,6 +37,22 @@ async def test_events_come_as_they_happen_from_now_on(exchange: Callable[..., An
     assert blocks[0]["id"] != blocks[1]["id"]
 
 
+async def test_a_reader_without_an_event_resumes_where_its_stream_began(
+    exchange: Callable[..., Any], capture: Any, store: Store
+) -> None:
+    await capture("old")
+    stream = exchange("/v1/events")
+    await stream.start()
+    comment, position = (await stream.block()).splitlines()
+    assert (comment, position) == (": toolgraft", f"id: {await store.last_event_id()}")
+    await stream.leave()
+    await capture("new")
+    stream = exchange("/v1/events", "", {"Last-Event-ID": position.removeprefix("id: ")})
+    await opened(stream)
+    blocks = [parsed(await stream.block()) for _ in range(2)]
+    assert {json.loads(block["data"]).get("call_id", "new") for block in blocks} == {"new"}
+
+
 async def test_the_event_of_a_turn_tells_what_the_list_shows(
     exchange: Callable[..., Any], capture: Any, client: httpx2.AsyncClient
 ) -> None:
@@ -181,7 +197,8 @@ async def test_a_quiet_stream_is_kept_alive(app: ControlApp) -> None:
         bodies = [(await sent.get()).get("body") for _ in range(4)]
         app.stop()
         await task
-    assert bodies[2:] == [b": keep-alive\n\n"] * 2
+    position = await app.api.store.last_event_id()
+    assert bodies[2:] == [f": keep-alive\nid: {position}\n\n".encode()] * 2
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "1.5", "", "9" * 30, "²"])
