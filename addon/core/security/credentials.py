@@ -36,7 +36,7 @@ _PAIR = re.compile(r"([?&;#])([^=&;#?\s\x1b]{1,100})=([^&;#\s\x1b\"'<>]+)")
 def is_secret_name(name: str) -> bool:
     """Whether a header, variable or argument of this name holds a secret. A name that nobody would choose is not
     searched, which would freeze the proxy: it counts as one that does."""
-    return len(name) > _LONGEST_NAME or _SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None
+    return len(name) > _LONGEST_NAME or (_SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None)
 
 
 @cached_if_short(256)
