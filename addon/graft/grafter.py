@@ -6,7 +6,7 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -25,6 +25,7 @@ from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Out
 from addon.graft.ledger import Ahead, hits_of, look_ahead, store_client_results
 from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
+from addon.graft.pending_step import Hangup, PendingStep
 from addon.graft.plain_notes import PlainNotes
 from addon.graft.prefixes import Prefixes
 from addon.graft.problems import problem
@@ -32,7 +33,6 @@ from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.search_state import Hits
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.true_turns import TrueTurns
-from addon.graft.waiting import being_run, open_calls, until_one_changes
 from addon.graft.warner import Warner
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -40,7 +40,7 @@ from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
-from store.models import Call, LookAhead
+from store.models import LookAhead
 
 logger = logging.getLogger("toolgraft")
 
@@ -51,9 +51,6 @@ _ASKERS = 256
 """The most pairs of asker and system instruction with cached keys."""
 
 OnPending = Literal["pass", "wait", "block"]
-LookUp = Callable[[], Awaitable[Hits]]
-Hangup = Callable[[], Awaitable[object]]
-"""Returns when the client has hung up."""
 
 
 def _mention_stripping(session: str) -> None:
@@ -321,14 +318,15 @@ class Grafter:
         if not hits:
             return hits
         self.metrics.count_ledger_hits(len(hits))
-        if on_pending is None or not _is_pending(config, request, hits):
+        step = PendingStep(self.store, self.owners, config, request.history, look_up, hangup)
+        if on_pending is None or not step.is_pending(hits):
             return hits
-        waited = await self._wait_for_running(config, look_up, request, hits, hangup)
-        if isinstance(waited, Abandoned) or on_pending == "pass" or not _is_pending(config, request, waited):
+        waited = await step.wait_while_running(hits)
+        if isinstance(waited, Abandoned) or on_pending == "pass" or not step.is_pending(waited):
             return waited
         if on_pending == "block":
             return self._blocked(wire, config, request, waited, model)
-        return await self._wait(config, look_up, request, waited, hangup, config.pending_timeout)
+        return await step.wait(waited, config.pending_timeout)
 
     def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
         secret, (project, name) = self.store.secret, wire.project_and_chat(request)
@@ -379,50 +377,6 @@ class Grafter:
         )
         return await self.session_config(config.session, ahead.question if ahead else None), ahead
 
-    async def _wait_for_running(
-        self, config: SessionConfig, look_up: LookUp, request: Request, hits: Hits, hangup: Hangup
-    ) -> Hits | Abandoned:
-        """Wait for running calls of the last step, whatever the settings say about pending ones."""
-        return await self._wait(config, look_up, request, hits, hangup, None)
-
-    async def _wait(
-        self,
-        config: SessionConfig,
-        look_up: LookUp,
-        request: Request,
-        hits: Hits,
-        hangup: Hangup,
-        timeout: float | None,
-    ) -> Hits | Abandoned:
-        """Wait until the last step has all its answers, at most `timeout` seconds; None: as long as any of its calls is
-        running."""
-        clock = asyncio.get_running_loop().time
-        deadline = None if timeout is None else clock() + timeout
-        gone = asyncio.ensure_future(hangup())
-        try:
-            while calls := await self._waited_for(config, request, hits, only_running=timeout is None):
-                seconds = None if deadline is None else deadline - clock()
-                changed = (seconds is None or seconds > 0) and await until_one_changes(self.store, calls, gone, seconds)
-                if gone.done():
-                    return Abandoned()
-                hits = await look_up()
-                if not changed:
-                    break
-        finally:
-            gone.cancel()
-        return await look_up()  # a call may just have been settled
-
-    async def _waited_for(
-        self, config: SessionConfig, request: Request, hits: Hits, *, only_running: bool
-    ) -> list[Call]:
-        last = last_step(request.history, hits, config.placeholder)
-        if last is None or not last.pending:
-            return []
-        calls = await open_calls(self.store, config.session, last.pending)
-        if not only_running:
-            return calls
-        return await being_run(self.store, calls, functools.partial(self.owners.comes_after, config))
-
     def _blocked(self, wire: Wire, config: SessionConfig, request: Request, hits: Hits, model: str) -> Hits | Reply:
         true = last_step(request.history, hits, config.placeholder)
         if true is None or true.is_shared:
@@ -431,12 +385,6 @@ class Grafter:
         text = config.placeholder.text(names, true.turn_id)
         answer = replies.text_answer(text, model, true.turn_id)
         return Reply(200, *wire.reply(answer))
-
-
-def _is_pending(config: SessionConfig, request: Request, hits: Hits) -> bool:
-    """Whether the last model turn is a step that has a call without an answer."""
-    last = last_step(request.history, hits, config.placeholder)
-    return last is not None and bool(last.pending)
 
 
 def _error_body(wire: Wire, error: ExchangeFailed) -> bytes:
