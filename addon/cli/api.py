@@ -42,7 +42,7 @@ def client_arguments(url: str | None) -> tuple[str, dict[str, Any]]:
 
     `url` None: the proxy on this machine.
     """
-    base = (url or _local_url()).rstrip("/")
+    base = (url or local_url()).rstrip("/")
     local = url is None or is_loopback(urlsplit(url).hostname or "")
     headers = {"User-Agent": "toolgraft"}
     # this machine's token never goes to another machine, only a token that the user gave for it
@@ -217,7 +217,8 @@ _LONGEST_PAUSE = 3.0
 """Seconds before a lost connection is made again."""
 
 
-def _local_url() -> str:
+def local_url() -> str:
+    """The URL of the proxy on this machine, or the default if none runs."""
     try:
         return read_address(state_folder()) or DEFAULT_URL
     except (OSError, ValueError) as error:

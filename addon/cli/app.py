@@ -23,6 +23,7 @@ from addon.cli import (
     tools,
     worker,
 )
+from addon.cli.doctor.command import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
 from addon.version import package_version
@@ -64,6 +65,7 @@ def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] 
 app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("status")(status.status)
+app.command("doctor")(doctor)
 app.command("console")(console.console)
 app.command("calls")(calls.show)
 app.command("approve")(approvals.approve)

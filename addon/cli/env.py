@@ -86,7 +86,7 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
     address = _address_of("regular", url)
     if session != "default":
         address = address.replace("://", f"://{session}:x@", 1)
-    ca = _ca(url)
+    ca = ca_path(url)
     if not ca.exists():
         output.note(f"{ca} does not exist yet: the proxy creates it at its first start")
     return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
@@ -144,16 +144,16 @@ def _address_of(kind: Literal["reverse", "regular"], url: str | None) -> str:
     if host is not None:
         literal = f"[{host}]" if ":" in host else host
         return f"http://{literal}:{urlsplit(DEFAULTS[kind]).port}"
-    addresses = _read_proxy_file().get(kind, [DEFAULTS[kind]])
+    addresses = read_proxy_file().get(kind, [DEFAULTS[kind]])
     if not addresses:
         hint = "without --proxy" if kind == "regular" else "with --proxy"
         output.fail(f"the running proxy has no {kind} port: start it with one, or run this command {hint}")
     return str(addresses[0])
 
 
-def _ca(url: str | None) -> Path:
+def ca_path(url: str | None) -> Path:
     """The CA file named in the proxy file. Without it, or for a proxy on another machine, mitmproxy's usual path."""
-    written = _read_proxy_file().get("ca") if _remote_host(url) is None else None
+    written = read_proxy_file().get("ca") if _remote_host(url) is None else None
     return Path(written) if isinstance(written, str) else Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem"
 
 
@@ -165,7 +165,9 @@ def _remote_host(url: str | None) -> str | None:
     return None if host is None or is_loopback(host) else host
 
 
-def _read_proxy_file() -> dict[str, Any]:
+def read_proxy_file() -> dict[str, Any]:
+    """The state folder's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} without
+    it. Ends the command if the folder is not safe."""
     from addon.settings import state_folder
     from addon.web.token import check_folder
 
