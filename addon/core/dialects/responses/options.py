@@ -85,18 +85,31 @@ def metadata(value: object) -> dict[str, str]:
 
 
 def generation_config(body: Document, model: str) -> Document:
-    """`temperature`, `top_p`, `max_output_tokens`, `text` and `reasoning` as Gemini's generationConfig."""
+    """`temperature`, `top_p`, the penalties, `max_output_tokens`, `text` and `reasoning` as Gemini's
+    generationConfig."""
     config: Document = {}
     if "temperature" in body:
         config["temperature"] = number(body["temperature"], 0, 2, "temperature")
     if "top_p" in body:
         config["topP"] = number(body["top_p"], 0, 1, "top_p")
+    for name, gemini in (("presence_penalty", "presencePenalty"), ("frequency_penalty", "frequencyPenalty")):
+        if name in body:
+            config[gemini] = number(body[name], -2, 2, name)
     if "max_output_tokens" in body:
         config["maxOutputTokens"] = count(body["max_output_tokens"], "max_output_tokens")
     config |= _format(fields(body.get("text", {}), ("format", "verbosity"), "text"))
     if thinking := _thinking(body.get("reasoning", {}), model):
         config["thinkingConfig"] = thinking
     return config
+
+
+def shown_format(text: Document) -> Document:
+    """`text.format` as a response repeats it, with all its members."""
+    given = text.get("format") or {"type": "text"}
+    if given["type"] != "json_schema":
+        return {"type": given["type"]}
+    strict = given.get("strict")
+    return given | {"description": given.get("description"), "strict": True if strict is None else strict}
 
 
 def _format(text: Document) -> Document:

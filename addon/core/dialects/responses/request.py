@@ -17,12 +17,15 @@ from addon.core.tools.tool_plan import generation, is_before
 
 _READ = (
     *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
+    *("presence_penalty", "frequency_penalty"),
     *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
     "parallel_tool_calls",
 )
 FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
 """All known fields of a request. Some values of them are not supported."""
 
+_SAMPLING = {"temperature": 1.0, "top_p": 0.95, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""What Gemini uses for a setting that a request leaves out."""
 _MAX_ID = 256
 _MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)  # it becomes part of a URL
 
@@ -160,12 +163,11 @@ def _echo(given: Document, conversation: str | None) -> Document:
         "safety_identifier": given.get("safety_identifier"),
         "service_tier": "default",
         "store": given.get("store", True),
-        "temperature": given.get("temperature"),
-        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "text": {"format": options.shown_format(text), "verbosity": "medium"},
         "tool_choice": tools.shown_choice(given.get("tool_choice", "auto")),
         "tools": tools.shown_tools(given.get("tools", [])),
         "top_logprobs": 0,
-        "top_p": given.get("top_p"),
         "truncation": "disabled",
         "user": given.get("user"),
+        **{name: given.get(name, default) for name, default in _SAMPLING.items()},
     }

@@ -16,8 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 from addon.core.dialects.responses import Translator, read_request, sse
 
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RawEvent)
-# The service says whether a response was stored, and the package's type does not know it.
-_BEYOND_THE_TYPES = {("Response", "store")}
+# Members that Open Responses requires and the service sends, but the package's type does not know.
+_BEYOND_THE_TYPES = {("Response", name) for name in ("store", "presence_penalty", "frequency_penalty")}
 
 
 def response_of(document: dict[str, Any]) -> Response:

@@ -29,7 +29,7 @@ LINKED = {
 def test_every_field_that_the_published_client_can_send_is_known() -> None:
     sent = set(params.ResponseCreateParamsNonStreaming.__annotations__)
     sent |= set(params.ResponseCreateParamsBase.__annotations__)
-    assert sent == set(FIELDS)
+    assert sent | {"presence_penalty", "frequency_penalty"} == set(FIELDS), "Open Responses has these two as well"
 
 
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -37,6 +37,10 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "temperature": ({"temperature": 0.5}, {"temperature": 0.5}),
     "a temperature of nought": ({"temperature": 0}, {"temperature": 0}),
     "top_p": ({"top_p": 1}, {"topP": 1}),
+    "penalties": (
+        {"presence_penalty": -2, "frequency_penalty": 0.5},
+        {"presencePenalty": -2, "frequencyPenalty": 0.5},
+    ),
     "max_output_tokens": ({"max_output_tokens": 7}, {"maxOutputTokens": 7}),
     "text": ({"text": {"format": {"type": "text"}, "verbosity": "medium"}}, {}),
     "any JSON": ({"text": {"format": {"type": "json_object"}}}, {"responseMimeType": "application/json"}),
@@ -295,7 +299,10 @@ def test_the_echo_repeats_the_request() -> None:
             TOOL,
         ],
         "reasoning": {"effort": "low", "summary": None},
-        "text": {"format": FORMAT, "verbosity": "medium"},
+        "text": {"format": {**FORMAT, "description": None, "strict": True}, "verbosity": "medium"},
+        "top_p": 0.95,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
         "user": "u",
         "parallel_tool_calls": True,
     }

@@ -59,6 +59,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a choice of OpenAI's own": ({"tools": [TOOL], "tool_choice": {"type": "mcp"}}, "tool_choice", "function"),
     "calls at once, in words": ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false"),
     "too warm": ({"temperature": 2.1}, "temperature", "from 0 to 2"),
+    "too high a penalty": ({"presence_penalty": 2.1}, "presence_penalty", "from -2 to 2"),
+    "a penalty that is a text": ({"frequency_penalty": "1"}, "frequency_penalty", "number"),
     "a temperature that is a flag": ({"temperature": True}, "temperature", "number"),
     "top_p above one": ({"top_p": 1.5}, "top_p", "from 0 to 1"),
     "no tokens at all": ({"max_output_tokens": 0}, "max_output_tokens", "1 or more"),
