@@ -60,14 +60,15 @@ def client_arguments(url: str | None) -> tuple[str, dict[str, Any]]:
 class Api:
     """`with Api(url) as api`. `url` None: the proxy on this machine. Paths begin with a slash."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, *, timeout: float = 30) -> None:
         self._given_url = url
+        self._timeout = timeout
         self._client = self._connect(url)
 
     def _connect(self, url: str | None) -> httpx2.Client:
         self.url, arguments = client_arguments(url)
         self.token: str | None = arguments["headers"].get("Authorization", "").removeprefix("Bearer ") or None
-        return httpx2.Client(**arguments)
+        return httpx2.Client(**arguments | {"timeout": self._timeout})
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ To start quickly, a command's module imports slow modules only inside its functi
 """
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from addon.cli import (
     approvals,
     calls,
+    completion,
     console,
     demo,
     fake_gemini,
@@ -84,10 +86,13 @@ app.command("recover")(store.recover)
 app.add_typer(store.app, name="store")
 app.command("fake-gemini")(fake_gemini.serve)
 app.command("demo")(demo.show)
+app.command("completion")(completion.completion)
 
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # no traceback on terminals that are not UTF-8
+    if completion.VARIABLE in os.environ:
+        completion.prepare()
     app(prog_name="toolgraft")

@@ -6,9 +6,15 @@ from urllib.parse import quote
 import typer
 
 from addon.cli import options, output
+from addon.cli.completion import waiting_for_approval
 
 CallId = Annotated[
-    str, typer.Argument(help="The call's ID, from `toolgraft calls --status pending`.", metavar="CALL_ID")
+    str,
+    typer.Argument(
+        help="The call's ID, from `toolgraft calls --status pending`.",
+        metavar="CALL_ID",
+        autocompletion=waiting_for_approval,
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 
 from addon.cli import options, output
+from addon.cli.completion import waiting_for_result
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -48,7 +49,12 @@ def show(
 
 
 def answer(
-    call_id: Annotated[str, typer.Argument(help="The call's ID, from `toolgraft calls`.", metavar="CALL_ID")],
+    call_id: Annotated[
+        str,
+        typer.Argument(
+            help="The call's ID, from `toolgraft calls`.", metavar="CALL_ID", autocompletion=waiting_for_result
+        ),
+    ],
     result: Annotated[
         str | None, typer.Argument(help="The tool's result, as JSON; - reads stdin.", metavar="JSON")
     ] = None,

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from addon.cli.completion import sessions
+
 
 def session_name(value: str | None) -> str | None:
     if value is not None:
@@ -28,7 +30,13 @@ def _http_url(value: str | None) -> str | None:
 Session = Annotated[
     str,
     typer.Option(
-        "--session", "-s", envvar="TOOLGRAFT_SESSION", callback=session_name, help="The session.", metavar="NAME"
+        "--session",
+        "-s",
+        envvar="TOOLGRAFT_SESSION",
+        callback=session_name,
+        autocompletion=sessions,
+        help="The session.",
+        metavar="NAME",
     ),
 ]
 AnySession = Annotated[
@@ -38,6 +46,7 @@ AnySession = Annotated[
         "-s",
         envvar="TOOLGRAFT_SESSION",
         callback=session_name,
+        autocompletion=sessions,
         help="Only this session. Default: all sessions.",
         metavar="NAME",
     ),

@@ -1,0 +1,67 @@
+"""`toolgraft completion`: the shells' scripts, and the values of arguments that the running proxy knows."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import typer
+
+VARIABLE = "_TOOLGRAFT_COMPLETE"
+"""The environment variable in which the shells' scripts ask for completions."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_MOST = 50
+_TIMEOUT = 2.0
+"""Seconds that a completion may wait for the proxy."""
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.", metavar="SHELL")],
+) -> None:
+    """Print the shell's completion script: eval "$(toolgraft completion bash)" in ~/.bashrc."""
+    from typer._completion_shared import get_completion_script
+
+    print(get_completion_script(prog_name="toolgraft", complete_var=VARIABLE, shell=shell))
+
+
+def prepare() -> None:
+    """Make the answers to the shells' scripts known to Typer."""
+    from typer._completion_classes import completion_init
+
+    completion_init()
+
+
+def waiting_for_approval(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    return _calls(context, incomplete, lambda call: call["approval"] == "waiting")
+
+
+def waiting_for_result(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    return _calls(context, incomplete, lambda call: call["approval"] != "waiting")
+
+
+def sessions(context: typer.Context, incomplete: str) -> Iterator[str]:
+    for session in _items(context, "/v1/sessions"):
+        if session["name"].startswith(incomplete):
+            yield session["name"]
+
+
+def _calls(context: typer.Context, incomplete: str, fits: Any) -> Iterator[tuple[str, str]]:
+    for call in _items(context, "/v1/calls?status=pending"):
+        if call["call_id"].startswith(incomplete) and fits(call):
+            # zsh evaluates the descriptions
+            yield call["call_id"], call["name"] if _PLAIN_NAME.fullmatch(call["name"]) else ""
+
+
+def _items(context: typer.Context, path: str) -> list[Any]:
+    """The first items of a list; none if the proxy does not answer: a completion prints no errors."""
+    from addon.cli.api import Api
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            with Api(context.params.get("url"), timeout=_TIMEOUT) as api:
+                found: list[Any] = api.get(path, limit=str(_MOST))["items"]
+                return found
+        except typer.Exit:
+            return []
