@@ -1,6 +1,6 @@
 """The front doors' part of the OpenAPI document: headers, bodies, and errors in the forms of OpenAI and Google."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addon.core.framing.documents import Document
@@ -28,9 +28,9 @@ KEY: Document = {
 }
 
 
-def _body(properties: Mapping[str, Document]) -> Document:
+def _body(properties: Mapping[str, Document], required: Sequence[str] = ("model", "input")) -> Document:
     """A body with the most used fields; other fields are those of the API that the front door implements."""
-    return {"type": "object", "properties": dict(properties), "required": ["model", "input"]}
+    return {"type": "object", "properties": dict(properties), "required": list(required)}
 
 
 GEMINI_BODY = _body(
@@ -46,6 +46,16 @@ GEMINI_BODY = _body(
         "previousResponseId": _TEXT,
         "stream": {"type": "boolean"},
     }
+)
+COMPACTION_BODY = _body(
+    {
+        "model": _TEXT,
+        "input": {"anyOf": [_TEXT, _OBJECTS]},
+        "instructions": _TEXT,
+        "previous_response_id": _TEXT,
+        "prompt_cache_key": _TEXT,
+    },
+    required=["model"],
 )
 RESPONSES_BODY = _body(
     {

@@ -4,6 +4,7 @@
 history, a `Translator` writes the answer, and `error_document` writes errors. No I/O, no clock.
 """
 
+from addon.core.dialects.responses.compaction import compacted, read_compaction
 from addon.core.dialects.responses.errors import error_document, error_status
 from addon.core.dialects.responses.input_items import input_page, stored_items
 from addon.core.dialects.responses.invalid import Invalid
@@ -19,11 +20,13 @@ __all__ = [
     "ResponsesRequest",
     "StoredCalls",
     "Translator",
+    "compacted",
     "error_document",
     "error_status",
     "events_of",
     "function_tools",
     "input_page",
+    "read_compaction",
     "read_request",
     "sse",
     "stored_items",

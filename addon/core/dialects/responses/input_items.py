@@ -10,7 +10,13 @@ from addon.core.dialects.responses.invalid import bad, one_of
 from addon.core.dialects.responses.options import INCLUDABLE
 from addon.core.framing.documents import Document, get, parts_of
 
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+}
 _DATA = ("image_url", "file_data")
 _LIMIT, _MOST = 20, 100
 
@@ -76,6 +82,8 @@ def _completed(item: Document) -> Document:
     kind = item.get("type", "message")
     if kind == "reasoning":
         return {"summary": [], **item}
+    if kind == "compaction":
+        return item
     item = {"type": kind, "status": "completed", **item}
     if kind == "function_call_output" and isinstance(item["output"], list):
         item["output"] = [_input_part(part) for part in item["output"]]

@@ -7,7 +7,7 @@ input is never changed.
 
 import re
 import string as characters
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from addon.core.dialects.responses.invalid import array, bad, boolean, fields, one_of, quoted, required, string
@@ -17,7 +17,8 @@ from addon.core.history.calls import response_of
 Part = Document
 
 _ROLES = ("user", "assistant", "system", "developer")
-_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+_TYPES = ("message", "function_call", "function_call_output", "reasoning", "compaction")
+_SUMMARY = "A summary of the conversation so far, which stands for its messages:\n\n"
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", re.IGNORECASE)
 _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
@@ -48,6 +49,12 @@ class CallOutput(NamedTuple):
 
 
 type Item = Message | FunctionCall | CallOutput
+type Unseal = Callable[[str], str | None]
+"""The summary in a compaction item's `encrypted_content`; None if the content is not the proxy's."""
+
+
+def no_summary(sealed: str) -> None:
+    """An `Unseal` for input without compaction items."""
 
 
 class Input(NamedTuple):
@@ -57,7 +64,7 @@ class Input(NamedTuple):
     system: list[Part]
 
 
-def read_input(value: object) -> Input:
+def read_input(value: object, unseal: Unseal = no_summary) -> Input:
     """A text, or a list of items. Raises Invalid."""
     if isinstance(value, str):
         if not value:
@@ -69,7 +76,7 @@ def read_input(value: object) -> Input:
     places: dict[tuple[type, str], str] = {}
     for index, item in enumerate(value):
         at = f"input[{index}]"
-        one = _item(item, at, read.system)
+        one = _item(item, at, read.system, unseal)
         if one is None:
             continue
         if not isinstance(one, Message):
@@ -80,7 +87,7 @@ def read_input(value: object) -> Input:
     return read
 
 
-def _item(value: object, at: str, system: list[Part]) -> Item | None:
+def _item(value: object, at: str, system: list[Part], unseal: Unseal) -> Item | None:
     if not isinstance(value, dict):
         raise bad(at, "must be an object (an item)", "invalid_type")
     kind = value.get("type") or ("message" if "role" in value else "item_reference" if "id" in value else None)
@@ -93,10 +100,22 @@ def _item(value: object, at: str, system: list[Part]) -> Item | None:
     if kind == "reasoning":
         fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
         return None
+    if kind == "compaction":
+        return _compaction(value, at, unseal)
     if kind == "item_reference":
         message = "refers to an item that is not stored here; send the item itself, or its response's id as "
         raise bad(at, f"{message}previous_response_id", "unsupported_value")
     raise bad(f"{at}.type", f"is {quoted(kind)}; it must be one of {', '.join(_TYPES)}")
+
+
+def _compaction(value: Document, at: str, unseal: Unseal) -> Message:
+    """The summary, as a user's message: Gemini has no other place for it."""
+    item = fields(value, ("type", "id", "encrypted_content", "created_by", "status"), at)
+    place = f"{at}.encrypted_content"
+    summary = unseal(string(required(item, "encrypted_content", at), place))
+    if summary is None:
+        raise bad(place, "is not what /v1/responses/compact of a proxy with this store has returned")
+    return Message("user", [{"text": _SUMMARY + summary}], at)
 
 
 def _message(value: Document, at: str, system: list[Part]) -> Message | None:

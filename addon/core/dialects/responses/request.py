@@ -11,7 +11,15 @@ from typing import Any
 
 from addon.core.dialects.responses import options, past, tools
 from addon.core.dialects.responses.invalid import bad, boolean, fields, quoted, required, string
-from addon.core.dialects.responses.items import CallOutput, FunctionCall, Input, Part, read_input
+from addon.core.dialects.responses.items import (
+    CallOutput,
+    FunctionCall,
+    Input,
+    Part,
+    Unseal,
+    no_summary,
+    read_input,
+)
 from addon.core.framing.documents import Document
 from addon.core.tools.tool_plan import generation, is_before
 
@@ -78,7 +86,7 @@ class ResponsesRequest:
         return tools.tool_config(self.tool_choice, names)
 
 
-def read_request(body: object) -> ResponsesRequest:
+def read_request(body: object, unseal: Unseal = no_summary) -> ResponsesRequest:
     """The body of a request, as decoded JSON. Raises Invalid."""
     if not isinstance(body, dict):
         raise bad("the body", "must be a JSON object", "invalid_type")
@@ -106,7 +114,7 @@ def read_request(body: object) -> ResponsesRequest:
     request = ResponsesRequest(
         model=model,
         raw_input=required(given, "input", ""),
-        input=read_input(required(given, "input", "")),
+        input=read_input(required(given, "input", ""), unseal),
         instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
         declarations=declared,
         tool_choice=given.get("tool_choice"),

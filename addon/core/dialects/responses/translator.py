@@ -156,7 +156,7 @@ class Translator:
             "incomplete_details": None if self._reason is None else {"reason": self._reason},
             **self._echo,
             "output": list(self._items.items),
-            "usage": _usage(self._usage) if self._usage and self.status != "in_progress" else None,
+            "usage": usage_of(self._usage) if self._usage and self.status != "in_progress" else None,
         }
 
     def _take(self, candidate: Document) -> None:
@@ -243,7 +243,7 @@ class Translator:
         return events
 
 
-def _usage(usage: Document) -> Document:
+def usage_of(usage: Document) -> Document:
     """OpenAI's usage. Gemini counts the tokens of thoughts separately; OpenAI's output tokens include them."""
     thoughts = _count(usage, "thoughtsTokenCount")
     received = _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount")

@@ -1,0 +1,199 @@
+"""The turns of `/v1/responses`: each continues a history, asks Gemini, and is stored before its last event."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from addon.core.dialects.responses import (
+    ResponsesRequest,
+    Translator,
+    events_of,
+    function_tools,
+    stored_items,
+)
+from addon.core.framing.documents import Document
+from addon.core.history.pairing import join_responses
+from addon.core.tools.tool_plan import declared_names
+from addon.gateway.answers import is_final
+from addon.gateway.conversations import Conversation, Conversations, ConversationSettings, new_response_id
+from addon.gateway.engine import Engine
+from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_error
+from addon.gateway.handover import Handover
+from addon.gateway.recall import stored_calls
+from addon.gateway.streaming import ending_problem
+from addon.gateway.upstream_factory import Caller
+
+INPUT = "input"
+"""The member of a stored Response object that contains the request's input."""
+
+type Events = list[Document]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request in progress. `request`: the Gemini request. `contents`: added to the history before the answer.
+    `owed`: calls that still have no output, by their ids; if there are any, nothing is sent to Gemini. `step`: all
+    calls of their step, if the request contains the step."""
+
+    conversation: Conversation
+    parsed: ResponsesRequest
+    settings: ConversationSettings
+    request: Document
+    contents: list[Document]
+    owed: dict[str, Document]
+    step: dict[str, Document]
+    translator: Translator
+    handover: Handover
+
+
+class _NotStored(Exception):
+    """A response could not be stored: the stream ends with these events."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self.events = events
+
+
+class ResponseTurns:
+    def __init__(self, engine: Engine, conversations: Conversations) -> None:
+        self.engine = engine
+        self.conversations = conversations
+        self.store = conversations.store
+
+    async def events(
+        self, caller: Caller, parsed: ResponsesRequest, handover: Handover, ending: asyncio.Event
+    ) -> AsyncGenerator[Events]:
+        """The events of a response. The first comes when the request was accepted. The response is stored before the
+        last event, which contains the whole response. Without a stream, failures are raised (TurnFailed)."""
+        with self.conversations.alone(caller.session, parsed.conversation):
+            if (earlier := await handover.earlier_answer()) is not None:
+                yield events_of(earlier)
+                return
+            conversation = await self.conversations.find(
+                caller.session, parsed.conversation, parsed.previous_response_id
+            )
+            turn = await self._turn(conversation, parsed, handover)
+            yield turn.translator.start()
+            finished = not parsed.stream
+            try:
+                if turn.owed:
+                    yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
+                    return
+                async with self.engine.answer(
+                    caller,
+                    parsed.model,
+                    turn.request,
+                    handover,
+                    turn_ids=conversation.turn_ids,
+                    stream=parsed.stream,
+                ) as documents:
+                    async for document in documents:
+                        finished = finished or is_final(document)
+                        yield turn.translator.feed(document)
+                    if not finished:
+                        raise TurnFailed(502, NO_FINISH)
+                    yield await self._end(turn)
+            except _NotStored as error:
+                yield error.events
+            except Exception as error:
+                if not parsed.stream:
+                    raise
+                yield turn.translator.fail(*google_error(error))
+            except asyncio.CancelledError:
+                if not (parsed.stream and ending.is_set() and turn.translator.status == "in_progress"):
+                    raise
+                yield turn.translator.fail(*google_error(ending_problem()))
+
+    async def _turn(self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover) -> _Turn:
+        """Raises Invalid."""
+        past = await stored_calls(self.store, conversation, parsed)
+        added = parsed.add_to(past)
+        one_by_one = parsed.parallel is False
+        if added.missing and parsed.parallel is None:
+            one_by_one = bool(conversation.settings.one_by_one or past.step)
+        settings = ConversationSettings(
+            conversation.settings.tools if parsed.declarations is None else _tools(parsed.declarations),
+            [*(conversation.settings.system or ()), *parsed.input.system] or None,
+            one_by_one or None,
+        )
+        declared = [one for tool in settings.tools or () for one in tool.get("functionDeclarations", ())]
+        names = [name for tool in settings.tools or () for name in declared_names(tool)]
+        request: Document = {"contents": join_responses([*conversation.contents, *added.contents])}
+        members = {
+            "tools": settings.tools,
+            "toolConfig": parsed.tool_config(names),
+            "systemInstruction": parsed.system_instruction(conversation.settings.system or ()),
+            "generationConfig": parsed.generation_config or None,
+        }
+        translator = Translator(
+            parsed,
+            new_response_id(),
+            new_id=new_id,
+            now=self.store.clock,
+            tools=function_tools(declared) if parsed.declarations is None and declared else None,
+            one_by_one=one_by_one,
+        )
+        return _Turn(
+            conversation,
+            parsed,
+            settings,
+            request | {name: value for name, value in members.items() if value is not None},
+            added.contents,
+            {call_id: past.calls[call_id] for call_id in added.missing},
+            dict(past.step),
+            translator,
+            handover,
+        )
+
+    async def _end(self, turn: _Turn) -> Events:
+        """Store the response and return the last events. Raises _NotStored, for a stream."""
+        translator = turn.translator
+        events = translator.end()
+        try:
+            await self._keep(turn)
+        except Exception as error:
+            if not turn.parsed.stream:
+                raise
+            body = openai_error(error)[1]["error"]
+            number = events[0]["sequence_number"]
+            last = {"type": "error", "sequence_number": number, **{k: body[k] for k in ("code", "message", "param")}}
+            raise _NotStored([last]) from error
+        return events
+
+    async def _keep(self, turn: _Turn) -> None:
+        translator, parsed, conversation = turn.translator, turn.parsed, turn.conversation
+        content = translator.content
+        if translator.status == "failed" or (content is None and not turn.owed and translator.is_filtered):
+            return
+        answer = translator.document()
+        document: Document | None = None
+        calls = turn.step if turn.owed else translator.calls
+        contents = turn.contents if content is None else [*turn.contents, content]
+        if not parsed.store:
+            if parsed.conversation is None:
+                if turn.owed or not calls:
+                    return
+                # the client keeps its own history: store only the calls, for their signatures
+                conversation, contents = Conversation(conversation.session), []
+        else:
+            document = answer | {INPUT: stored_items(parsed.raw_input, turn.contents, new_id)}
+        await self.conversations.add(
+            conversation,
+            answer["id"],
+            contents,
+            turn_id="" if content is None else turn.handover.turn_id,
+            settings=turn.settings,
+            calls=calls,
+            document=document,
+            answer=answer,
+            handover=turn.handover,
+        )
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(24)}"
+
+
+def _tools(declarations: list[Document]) -> list[Document]:
+    return [{"functionDeclarations": declarations}] if declarations else []
