@@ -39,3 +39,13 @@ def redacted(value: object) -> str:
         value = f"{name[0] if name else ''}***@{tail}"
     value = re.sub(r"([?#]).+", r"\1***", value, flags=re.DOTALL)
     return repr(value if len(value) <= _MAX_CHARACTERS else f"{value[:_MAX_CHARACTERS]}…")
+
+
+MODELS_ONLY = "~models"
+"""The end of a user name in the proxy's URL that asks the proxy to decrypt only connections to models' hosts. It cannot
+be part of a session's name."""
+
+
+def proxy_user(text: str) -> tuple[str, bool]:
+    """The session that a user name of the proxy's URL names ("" for none), and whether it ends with MODELS_ONLY."""
+    return text.removesuffix(MODELS_ONLY), text.endswith(MODELS_ONLY)

@@ -1,7 +1,8 @@
 """`toolgraft env` and `toolgraft run`: point unmodified clients at the running proxy.
 
 Base URLs send a client to the reverse proxy, over plain HTTP. With `--proxy`, a client keeps its own URLs, uses the
-regular proxy, and trusts its CA. With `--openai`, an OpenAI client uses the front door.
+regular proxy, and trusts its CA; only connections to models' hosts are decrypted. With `--openai`, an OpenAI client
+uses the front door.
 """
 
 import json
@@ -20,11 +21,15 @@ Shell = Literal["bash", "zsh", "fish", "powershell", "cmd"]
 
 DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:8080"}
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT")
-CA_FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE")
+NO_BASE_URL = ("agy", "antigravity")
+"""Clients that know no base URL: `run` starts them with the regular proxy."""
 
 _CONNECT_TIMEOUT = 2.0
+_GEMINI = "generativelanguage.googleapis.com"
 
-Proxy = Annotated[bool, typer.Option("--proxy", help="Use the regular proxy and its CA, instead of base URLs.")]
+Proxy = Annotated[
+    bool, typer.Option("--proxy", help="Use the regular proxy and its CA for models' hosts, instead of base URLs.")
+]
 OpenAI = Annotated[
     bool, typer.Option("--openai", help="For OpenAI clients: use the front door, with a token as the key.")
 ]
@@ -59,7 +64,12 @@ def run(
     session: options.Session = "default",
     url: options.Url = None,
 ) -> None:
-    """Run a client that uses the proxy: toolgraft run -- gemini -p hello. Exits with the client's status."""
+    """Run a client that uses the proxy: toolgraft run -- gemini -p hello. Exits with the client's status.
+
+    Clients that know no base URL (agy) use the regular proxy, as with --proxy. It decrypts only connections to models'
+    hosts; all others stay encrypted between the client and the server. Nothing is set outside the client's environment.
+    """
+    proxy = proxy or (Path(command[0]).name in NO_BASE_URL and not openai)
     found = variables(session=session, proxy=proxy, openai=openai, url=url)
     if not openai and (address := _unanswered(found)):
         output.fail(f"{command[0]} was not started: no proxy listens at {address}. Start it with ./run_proxy.sh")
@@ -83,13 +93,35 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
         if session != "default":
             base += f"/@{session}"
         return dict.fromkeys(BASE_URLS, base)
-    address = _address_of("regular", url)
-    if session != "default":
-        address = address.replace("://", f"://{session}:x@", 1)
+    return _regular_proxy(session, url)
+
+
+def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
+    """The user name in the proxy's URL names the session, and keeps all hosts but those of models encrypted."""
+    from addon.cli import ca_bundle
+    from addon.urls import MODELS_ONLY
+
+    name = "" if session == "default" else session
+    address = _address_of("regular", url).replace("://", f"://{name}{MODELS_ONLY}:x@", 1)
     ca = ca_path(url)
     if not ca.exists():
         output.note(f"{ca} does not exist yet: the proxy creates it at its first start")
-    return {"HTTPS_PROXY": address} | dict.fromkeys(CA_FILES, str(ca))
+    found = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)  # clients differ in which one goes first
+    found["NODE_EXTRA_CA_CERTS"] = str(ca)
+    found["NODE_USE_ENV_PROXY"] = "1"
+    found |= dict.fromkeys(ca_bundle.VARIABLES, str(ca_bundle.ca_bundle(ca)))
+    for variable in ("NO_PROXY", "no_proxy"):
+        if patterns := os.environ.get(variable):
+            found[variable] = ",".join(one for one in patterns.split(",") if not covers_models(one))
+    return found
+
+
+def covers_models(pattern: str) -> bool:
+    """Whether a pattern of NO_PROXY lets clients reach a model's host directly."""
+    from addon.surfaces import is_surface_host
+
+    host = pattern.strip().lower().lstrip("*.").partition(":")[0]
+    return pattern.strip() == "*" or (bool(host) and (f".{_GEMINI}".endswith(f".{host}") or is_surface_host(host)))
 
 
 def _unanswered(found: dict[str, str]) -> str:

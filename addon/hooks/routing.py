@@ -6,11 +6,12 @@ import binascii
 import logging
 import socket
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy import connection, ctx, http
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.tls import ClientHelloData
 
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.destinations import choose_destination
@@ -35,6 +36,7 @@ from addon.surfaces import (
     takes_ids,
 )
 from addon.tools.egress import is_own_address
+from addon.urls import proxy_user
 from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
@@ -65,6 +67,7 @@ class Routing:
         self.shadow_flows = shadow_flows
         self.routes = FlowState[Route]("route")
         self._users: WeakKeyDictionary[connection.Client, str] = WeakKeyDictionary()
+        self._models_only: WeakSet[connection.Client] = WeakSet()
         self._keeps_host = False
 
     # --- hooks ------------------------------------------------------------------------------------------------
@@ -82,10 +85,21 @@ class Routing:
             return
         user = _user_of(flow, names(flow.request.headers))
         if user and not _signed_in(flow):
+            user, models_only = proxy_user(user)
+            if models_only:
+                self._models_only.add(flow.client_conn)
+            if not user:
+                return
             if not SESSION_NAME.fullmatch(user):
                 flow.response = _bad_session(user, "the user name in the proxy URL")
                 return
             self._users[flow.client_conn] = user
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        """Leaves connections to other hosts encrypted if the client asks for that: it then meets their certificates."""
+        address = data.context.server.address
+        if data.context.client in self._models_only and address is not None and not is_surface_host(address[0]):
+            data.ignore_connection = True
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         if flow.is_replay:
@@ -175,7 +189,7 @@ class Routing:
     ) -> None:
         headers = flow.request.headers
         named = headers.pop(SESSION_HEADER, None) if SESSION_HEADER.encode() in present else None
-        requested_user = _user_of(flow, present)
+        requested_user, _ = proxy_user(_user_of(flow, present))
         owner = _signed_in(flow)
         user = owner or (self._users.get(flow.client_conn) if self._users else None) or requested_user
         session, is_named = settings.session, False

@@ -49,13 +49,44 @@ def test_through_the_proxy_a_session_is_the_user_name_and_the_ca_is_mitmproxy_s(
     write_addresses(state, {"reverse": [], "regular": ["http://127.0.0.1:9003"]})
     ca = str(Path(os.environ["HOME"]) / ".mitmproxy" / "mitmproxy-ca-cert.pem")
     result = cli("env", "--proxy", "--json", "--session", "mine")
+    address = "http://mine~models:x@127.0.0.1:9003"
     assert json.loads(result.stdout) == {
-        "HTTPS_PROXY": "http://mine:x@127.0.0.1:9003",
-        "SSL_CERT_FILE": ca,
+        "HTTPS_PROXY": address,
+        "https_proxy": address,
         "NODE_EXTRA_CA_CERTS": ca,
+        "NODE_USE_ENV_PROXY": "1",
+        "SSL_CERT_FILE": ca,
         "REQUESTS_CA_BUNDLE": ca,
     }
     assert f"{ca} does not exist yet" in result.stderr
+    assert variables(session="default", proxy=True)["HTTPS_PROXY"] == "http://~models:x@127.0.0.1:9003"
+
+
+def test_a_client_of_the_proxy_trusts_what_it_trusted_before_as_well(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca, companys = tmp_path / "ca.pem", tmp_path / "company.pem"
+    ca.write_text("OURS")
+    companys.write_text("COMPANY")
+    write_addresses(state, {"regular": ["http://127.0.0.1:9003"], "ca": str(ca)})
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(companys))
+    found = variables(session="default", proxy=True)
+    bundle = Path(found["SSL_CERT_FILE"])
+    assert bundle.read_text().split() == ["OURS", "COMPANY"]
+    assert found["REQUESTS_CA_BUNDLE"] == str(bundle)
+    assert found["NODE_EXTRA_CA_CERTS"] == str(ca)
+    # in a shell that has these variables already
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    variables(session="default", proxy=True)
+    assert bundle.read_text().startswith("OURS")
+    assert "BEGIN CERTIFICATE" in bundle.read_text()
+
+
+def test_a_client_of_the_proxy_does_not_go_past_it(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_addresses(state, {"regular": ["http://127.0.0.1:9003"]})
+    monkeypatch.setenv("NO_PROXY", "localhost,.googleapis.com, *,10.0.0.0/8,googleapis.com:443")
+    assert variables(session="default", proxy=True)["NO_PROXY"] == "localhost,10.0.0.0/8"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +102,7 @@ def test_the_ca_is_where_the_proxy_of_this_machine_says_it_keeps_it(
 ) -> None:
     write_addresses(state, {"regular": ["http://127.0.0.1:9001"], "ca": "/conf/mitmproxy-ca-cert.pem"})
     usual = str(Path.home() / ".mitmproxy" / "mitmproxy-ca-cert.pem")
-    assert variables(session="default", proxy=True, url=url)["SSL_CERT_FILE"] == (ca or usual)
+    assert variables(session="default", proxy=True, url=url)["NODE_EXTRA_CA_CERTS"] == (ca or usual)
 
 
 @pytest.mark.parametrize(

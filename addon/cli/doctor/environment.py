@@ -4,14 +4,12 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from addon.cli.doctor.finding import Finding
-from addon.cli.env import BASE_URLS
+from addon.cli.env import BASE_URLS, covers_models
 from addon.settings import is_loopback
-from addon.surfaces import is_surface_host
 from addon.urls import redacted
 
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 _KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-_GEMINI = "generativelanguage.googleapis.com"
 
 
 def variables(environ: Mapping[str, str], reverse: list[str], regular: list[str]) -> Iterator[Finding]:
@@ -73,8 +71,7 @@ def _proxies(environ: Mapping[str, str], regular: list[str]) -> Iterator[Finding
 def _exceptions(environ: Mapping[str, str], regular: list[str]) -> Iterator[Finding]:
     uses_proxy = any(_place(environ.get(name, "")) in map(_place, regular) for name in _PROXIES if environ.get(name))
     for pattern in _no_proxy(environ) if uses_proxy else ():
-        host = pattern.lstrip("*.").partition(":")[0]
-        if pattern == "*" or (host and (_GEMINI == host or _GEMINI.endswith(f".{host}") or is_surface_host(host))):
+        if covers_models(pattern):
             message = f"NO_PROXY has {pattern!r}: clients reach the model past the proxy"
             yield Finding("environment", "wrong", message, f"remove {pattern!r} from NO_PROXY and no_proxy")
 
