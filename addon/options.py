@@ -30,7 +30,8 @@ OPTIONS: tuple[Option, ...] = (
         str,
         "auto",
         "What the client gets when the model calls a grafted tool: `placeholder` (a text), `passthrough` (the call "
-        "itself), `loop` (the proxy runs it and answers), or `auto`.",
+        "itself), `loop` (the proxy runs it and answers), `hold` (like `loop`, and the request waits for results by "
+        "hand as well), or `auto`.",
     ),
     Option(
         "graft_on_pending",
@@ -45,7 +46,8 @@ OPTIONS: tuple[Option, ...] = (
         str,
         "Tool call completed: {names} [{turn_id}]",
         "The text that replaces calls in the client's history. It must contain {turn_id}, by which the proxy "
-        "recognises it; {names} are the tools' names.",
+        "recognises it; {names} are the tools' names; {status} is `requested` while a call is pending, else "
+        "`completed`.",
     ),
     Option(
         "graft_tools",
@@ -105,6 +107,13 @@ OPTIONS: tuple[Option, ...] = (
         str,
         "300",
         "How many seconds a call waits for its approval (0 to 86400).",
+    ),
+    Option(
+        "graft_answer_timeout",
+        str,
+        "300",
+        "How many seconds a call waits for its result by hand with `graft_delivery=hold`, unless its tool has a "
+        "`timeout` (0 to 86400).",
     ),
     Option(
         "graft_retry_window",

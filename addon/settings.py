@@ -16,7 +16,7 @@ from addon.core.security.egress import EgressRule, parse_rule
 from addon.options import OPTIONS
 from addon.urls import base_url, is_origin, redacted
 from store.budget import DEFAULT_LIMIT
-from store.models import SESSION_FORM, SESSION_NAME, SessionName
+from store.models import SESSION_FORM, SESSION_NAME, Delivery, SessionName
 
 
 def state_folder(configured: str = "") -> Path:
@@ -70,7 +70,7 @@ class Settings(BaseModel):
 
     session: SessionName = "default"
     client_tools: Literal["strip", "keep"] = "strip"
-    delivery: Literal["auto", "placeholder", "loop", "passthrough"] = "auto"
+    delivery: Delivery = "auto"
     on_pending: Literal["pass", "wait", "block"] = "pass"
     pending_timeout: Seconds = 30.0
     placeholder: str = "Tool call completed: {names} [{turn_id}]"
@@ -85,6 +85,7 @@ class Settings(BaseModel):
     max_event: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30.0
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
+    answer_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
     retry_window: Seconds = 60.0
     keepalive: Seconds = 10.0
     drain_timeout: Seconds = 5.0
@@ -143,11 +144,11 @@ class Settings(BaseModel):
     def _placeholder_is_recognisable(cls, text: str) -> str:
         if text.count("{turn_id}") != 1:
             raise ValueError("must contain {turn_id} exactly once, to identify the turn")
-        rest = text.replace("{turn_id}", "").replace("{names}", "")
-        if "{" in rest or "}" in rest or text.count("{names}") > 1:
-            raise ValueError("may contain {turn_id} and {names} (once), but no other braces")
+        rest = text.replace("{turn_id}", "").replace("{names}", "").replace("{status}", "")
+        if "{" in rest or "}" in rest or text.count("{names}") > 1 or text.count("{status}") > 1:
+            raise ValueError("may contain {turn_id}, {names} and {status} (once each), but no other braces")
         if sum(character.isalpha() for character in rest) < 3:
-            raise ValueError("must contain three letters or more besides {turn_id} and {names}")
+            raise ValueError("must contain three letters or more besides {turn_id}, {names} and {status}")
         return text
 
     @field_validator("redirect", mode="before")
@@ -285,6 +286,7 @@ _EXPECTED = {
     "max_event": "a number of bytes, 1024 or more",
     "tool_timeout": "a number of seconds, more than 0 and at most 3600",
     "approval_timeout": "a number of seconds from 0 to 86400",
+    "answer_timeout": "a number of seconds from 0 to 86400",
     "retry_window": "a number of seconds from 0 to 3600",
     "keepalive": "a number of seconds from 0 to 3600",
     "drain_timeout": "a number of seconds from 0 to 3600",

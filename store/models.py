@@ -29,6 +29,8 @@ def _not_only_dots(name: str) -> str:
 SessionName = Annotated[str, Field(pattern=f"^{SESSION_PATTERN}$"), AfterValidator(_not_only_dots)]
 Document = dict[str, Any]
 
+Delivery = Literal["auto", "placeholder", "loop", "hold", "passthrough"]
+
 MASK = "***"
 """Shown instead of a secret."""
 
@@ -46,13 +48,14 @@ class Policy(Record):
     """What a session does differently from the proxy's options. `None` means: as the option says."""
 
     client_tools: Literal["strip", "keep"] | None = None
-    delivery: Literal["auto", "placeholder", "loop", "passthrough"] | None = None
+    delivery: Delivery | None = None
     on_pending: Literal["pass", "wait", "block"] | None = None
     pending_timeout: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] | None = None
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = None
     parallel: Annotated[int, Field(ge=1, le=64)] | None = None
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
+    answer_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
 
 
 class Executor(Record):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from addon.graft.session_config import effective_policy, shared_with
 from addon.settings import Settings
-from store.models import Call, Document, Event, Policy, Session, Toolset, Turn
+from store.models import Call, Delivery, Document, Event, Policy, Session, Toolset, Turn
 
 
 class SessionView(BaseModel):
@@ -20,13 +20,14 @@ class SessionView(BaseModel):
 
     name: str
     client_tools: Literal["strip", "keep"]
-    delivery: Literal["auto", "placeholder", "loop", "passthrough"]
+    delivery: Delivery
     on_pending: Literal["pass", "wait", "block"]
     pending_timeout: float
     max_rounds: int
     parallel: int
     tool_timeout: float
     approval_timeout: float
+    answer_timeout: float
     overrides: list[str] = Field(description="The policy fields that are set for this session.")
     tools: int | None = Field(description="The number of tools in the session's own toolset; null: it has no toolset.")
     created_at: float | None
@@ -170,6 +171,7 @@ SESSION: Document = {
     "parallel": 8,
     "tool_timeout": 30.0,
     "approval_timeout": 300.0,
+    "answer_timeout": 300.0,
     "overrides": ["delivery"],
     "tools": 1,
     "created_at": 1767225600.0,

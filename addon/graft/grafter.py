@@ -382,7 +382,7 @@ class Grafter:
         if true is None or true.is_shared:
             return hits
         names = [slot.name for slot in true.steps[-1].slots]
-        text = config.placeholder.text(names, true.turn_id)
+        text = config.placeholder.text(names, true.turn_id, is_pending=bool(true.pending))
         answer = replies.text_answer(text, model, true.turn_id)
         return Reply(200, *wire.reply(answer))
 

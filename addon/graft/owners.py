@@ -58,7 +58,8 @@ class Owners(Protocol):
         ...
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
-        """Whether the proxy or a worker runs calls of this name, so that nobody has to answer them by hand."""
+        """Whether calls of this name are answered within the request: the proxy or a worker runs them, or the request
+        waits for their results by hand."""
         ...
 
     def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:

@@ -196,7 +196,7 @@ def _runs_calls(exchange: Exchange) -> bool:
     """Whether the loop runs calls. If the answer already has calls of others, it ends without a loop."""
     if exchange.resumes is not None and exchange.resumes.has_calls:
         return False
-    return exchange.config.delivery in ("auto", "loop")
+    return exchange.config.loops
 
 
 def _token_in(request: Request) -> str | None:

@@ -13,7 +13,7 @@ from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store, StoreUnavailable
 from store.budget import Budget, Share
-from store.models import LookAhead, Policy, Snapshot, Toolset
+from store.models import Delivery, LookAhead, Policy, Snapshot, Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,29 @@ class SessionConfig:
     toolbox: Toolbox
     placeholder: Placeholder
     client_tools: Literal["strip", "keep"]
-    delivery: Literal["auto", "placeholder", "loop", "passthrough"]
+    delivery: Delivery
     on_pending: Literal["pass", "wait", "block"]
     pending_timeout: float
     max_rounds: int
     parallel: int
     tool_timeout: float
     approval_timeout: float
+    answer_timeout: float
     flattens: bool = False  # whether undeclared calls in the history become text, as with `strip`
 
     @property
     def strips(self) -> bool:
         return self.client_tools == "strip"
+
+    @property
+    def loops(self) -> bool:
+        """Whether the proxy may answer calls within the request."""
+        return self.delivery in ("auto", "loop", "hold")
+
+    @property
+    def holds(self) -> bool:
+        """Whether a request waits for results by hand."""
+        return self.delivery == "hold"
 
     def rules(
         self, plan: ToolPlan, model: Generation, *, keep_unanswered: bool, ids: bool, kept_by_service: bool = False

@@ -79,7 +79,7 @@ class Looping:
             return True
         if runtime is not None and runtime.store.suspends and exchange.target.operation is Operation.STREAM:
             return True
-        if runtime is None or exchange.config.delivery not in ("auto", "loop"):
+        if runtime is None or not exchange.config.loops:
             return False
         if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or (
             exchange.resumes is not None and exchange.resumes.has_calls

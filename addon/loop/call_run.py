@@ -114,7 +114,7 @@ class CallRun:
 
     async def _response_of(self, call_id: str) -> Document:
         """The response of another call, or of this one if it was begun before. The wait for a worker is limited by
-        `seconds`, the wait for a proxy is not."""
+        `seconds`, the wait for a result by hand as everywhere, the wait for a proxy is not."""
         call = await self.store.call(self.session, call_id)
         if call.owner == "workers":
             waits = self.context.waits
@@ -122,7 +122,8 @@ class CallRun:
                 self.session, call_id, self.seconds, claim_timeout=self._claim_timeout
             )
         else:
-            call = await self.context.waits.final_call(self.session, call_id) or call
+            patience = self._patience if call.owner == "hand" else math.inf
+            call = await self.context.waits.final_call(self.session, call_id, patience) or call
         if call.status.final and call_id == self.call.call_id:
             return response_of(call.result, call.error)
         if not call.status.final:
@@ -130,6 +131,8 @@ class CallRun:
         return await self._store_result(result=call.result, error=call.error)
 
     def _no_result(self, call: Call) -> str:
+        if call.owner == "hand":
+            return self._unanswered
         message = f"no worker answered {call.name} within {self.seconds:g} s"
         return message if call.worker is None else f"{message}; the call may have run"
 
@@ -252,11 +255,21 @@ class CallRun:
 
     async def _manual_response(self) -> Document:
         """Wait until somebody gives the result through the control API."""
-        seconds = self.config.pending_timeout if self.rules.timeout is None else self.rules.timeout
-        call = await self.context.waits.final_call(self.session, self.call.call_id, seconds)
+        call = await self.context.waits.final_call(self.session, self.call.call_id, self._patience)
         if call is None:
-            return await self._store_result(error=f"nobody answered {self.call.name} within {seconds:g} s")
+            return await self._store_result(error=self._unanswered)
         return response_of(call.result, call.error)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a call waits for its result by hand."""
+        if self.rules.timeout is not None:
+            return self.rules.timeout
+        return self.config.answer_timeout if self.config.holds else self.config.pending_timeout
+
+    @property
+    def _unanswered(self) -> str:
+        return f"nobody answered {self.call.name} within {self._patience:g} s"
 
     # --- approval ---------------------------------------------------------------------------------------------
 

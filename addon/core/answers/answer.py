@@ -295,7 +295,8 @@ class AnswerRewriter:
 
     def _add_placeholder(self, state: Candidate) -> Document:
         names = [call.name for call in state.captured]
-        part = {"text": self.placeholder.after(state.visible_text, names, state.turn_id)}
+        is_pending = any(call.fault is None for call in state.captured)
+        part = {"text": self.placeholder.after(state.visible_text, names, state.turn_id, is_pending=is_pending)}
         state.add_visible(part)
         return part
 

@@ -10,20 +10,68 @@ from collections.abc import Sequence
 NAMES_LIMIT = 4096
 """The maximum length of the names in a placeholder."""
 
+STATUSES = ("requested", "completed")
+"""What `{status}` stands for: a call is pending, or none is."""
+
 TURN_ID = re.compile(r"turn_[0-9a-f]{16}")
 _NAMES = re.compile(r"[\w.:-]+(?:, [\w.:-]+)*")
 _WORD = re.compile(r"[^\W\d_]{3}")
 
 
 class Placeholder:
-    """A template such as `Tool call completed: {names} [{turn_id}]`.
+    """A template such as `Tool call completed: {names} [{turn_id}]`, with or without `{names}` and `{status}`.
+
+    The status is `requested` while the turn has a pending call, and `completed` otherwise. A client's history may hold
+    either, whatever the status is now.
+    """
+
+    def __init__(self, template: str) -> None:
+        self.template = template
+        statuses = STATUSES if "{status}" in template else STATUSES[:1]
+        self._forms = [_Form(template.replace("{status}", status)) for status in statuses]
+
+    def text(self, names: Sequence[str], turn_id: str, *, is_pending: bool = True) -> str:
+        text = self.template.replace("{names}", ", ".join(names)).replace("{turn_id}", turn_id)
+        return text.replace("{status}", STATUSES[0] if is_pending else STATUSES[1])
+
+    def after(self, text: str, names: Sequence[str], turn_id: str, *, is_pending: bool = True) -> str:
+        """The placeholder to append to `text`: after a blank line, unless `text` is empty."""
+        own = self.text(names, turn_id, is_pending=is_pending)
+        if not text.strip():
+            return own
+        have = len(text) - len(text.rstrip("\n"))
+        return "\n" * max(0, 2 - have) + own
+
+    def find(self, text: str) -> list[tuple[int, int, str]]:
+        """The placeholders with an id in the text: (start, end, turn id), in order."""
+        if len(self._forms) == 1:
+            return self._forms[0].find(text)
+        found: list[tuple[int, int, str]] = []
+        # of two that overlap, the one that begins later: the other has taken it for names
+        for one in sorted((one for form in self._forms for one in form.find(text)), key=lambda one: (one[1], -one[0])):
+            if not found or one[0] >= found[-1][1]:
+                found.append(one)
+        return found
+
+    def may_be_bare(self, texts: Sequence[bytes]) -> list[bool]:
+        """Of each of these texts in UTF-8, whether `is_bare` may be true of it: it is not of nearly every text."""
+        if len(self._forms) == 1:
+            return self._forms[0].may_be_bare(texts)
+        return [any(one) for one in zip(*(form.may_be_bare(texts) for form in self._forms), strict=True)]
+
+    def is_bare(self, text: str) -> bool:
+        """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
+        return any(form.is_bare(text) for form in self._forms) and not self.find(text)
+
+
+class _Form:
+    """A template such as `Tool call completed: {names} [{turn_id}]`, without `{status}`.
 
     The *bare* form is the template without the id, with or without names: `Tool call completed`, or `Tool call
     completed: get_weather`. A template without a word of three letters has no bare form, because any text could match.
     """
 
     def __init__(self, template: str) -> None:
-        self.template = template
         head, tail = template.split("{turn_id}")
         self._before, named, mid = head.strip().partition("{names}")
         self._mid = mid if named else None
@@ -45,18 +93,7 @@ class Placeholder:
         self._in_bare_utf8 = self._in_bare.encode()
         self._most_lines = max(lines)
 
-    def text(self, names: Sequence[str], turn_id: str) -> str:
-        return self.template.replace("{names}", ", ".join(names)).replace("{turn_id}", turn_id)
-
-    def after(self, text: str, names: Sequence[str], turn_id: str) -> str:
-        """The placeholder to append to `text`: after a blank line, unless `text` is empty."""
-        if not text.strip():
-            return self.text(names, turn_id)
-        have = len(text) - len(text.rstrip("\n"))
-        return "\n" * max(0, 2 - have) + self.text(names, turn_id)
-
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """The placeholders with an id in the text: (start, end, turn id), in order."""
         if "_" not in text or "turn_" not in text:  # one character is looked for much faster than several
             return []
         found: list[tuple[int, int, str]] = []
@@ -72,18 +109,16 @@ class Placeholder:
         return found
 
     def may_be_bare(self, texts: Sequence[bytes]) -> list[bool]:
-        """Of each of these texts in UTF-8, whether `is_bare` may be true of it: it is not of nearly every text."""
         always = self._in_bare_utf8
         if self._most_lines == 1:
             return [text.find(always, text.rfind(b"\n") + 1) >= 0 for text in texts]
         return [always in text for text in texts]
 
     def is_bare(self, text: str) -> bool:
-        """Whether the (trimmed) text is a bare placeholder, or ends with one on a separate line."""
         start = text.rfind("\n") if self._most_lines == 1 else _last_lines(text, self._most_lines)
         if text.find(self._in_bare, max(start, 0)) < 0:  # nearly every text
             return False
-        return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare) and not self.find(text)
+        return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare)
 
     def _start(self, text: str, floor: int, end: int) -> int | None:
         """The start of the template's text before an id at `end`, not before `floor`; None if it does not match."""

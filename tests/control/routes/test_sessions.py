@@ -15,6 +15,7 @@ DEFAULTS = {
     "parallel": 8,
     "tool_timeout": 30.0,
     "approval_timeout": 300.0,
+    "answer_timeout": 300.0,
 }
 PATH = "/v1/sessions/work"
 
@@ -119,6 +120,7 @@ async def test_a_reset_is_one_also_where_the_same_value_was_never_set(client: ht
         ({"tool_timeout": 3601}, "tool_timeout", ["3601", "3600"]),
         ({"approval_timeout": -1}, "approval_timeout", ["-1", "0"]),
         ({"approval_timeout": 86401}, "approval_timeout", ["86401", "86400"]),
+        ({"answer_timeout": 86401}, "answer_timeout", ["86401", "86400"]),
         ({"max_round": 3}, "max_round", ["unknown", "client_tools", "delivery", "on_pending", "pending_timeout"]),
         ([], None, ["does not fit"]),
         ("loop", None, ["does not fit"]),

@@ -17,6 +17,8 @@ TEMPLATES = [
     "a.b*c? {names} {turn_id}",
     "before {turn_id} behind",
     "Ran <{turn_id}> for {names}!",
+    "Tool call {status}: {names} [{turn_id}]",
+    "{status} ({turn_id}): the calls of {names}",
 ]
 DEFAULT = Placeholder(TEMPLATES[0])
 
@@ -108,3 +110,32 @@ def test_the_names_have_a_maximum_length() -> None:
 )
 def test_a_placeholder_follows_text_after_a_blank_line(text: str, gap: str) -> None:
     assert DEFAULT.after(text, ["f"], ID) == f"{gap}Tool call completed: f [{ID}]"
+
+
+STATED = Placeholder("Tool call {status}: {names} [{turn_id}]")
+
+
+def test_the_status_says_whether_a_call_is_pending() -> None:
+    assert STATED.text(["f"], ID) == f"Tool call requested: f [{ID}]"
+    assert STATED.text(["f"], ID, is_pending=False) == f"Tool call completed: f [{ID}]"
+
+
+def test_a_placeholder_is_found_with_any_status() -> None:
+    one, other = STATED.text(["f"], ID), STATED.text(["g"], OTHER, is_pending=False)
+    for text in (f"{one} {other}", f"{other}\n{one}", f"{one}{other}{one}"):
+        found = STATED.find(text)
+        assert "".join(text[start:end] for start, end, _ in found) == text.replace(" Tool", "Tool").replace("\n", "")
+        assert STATED.find(text) == sorted(found)
+
+
+def test_a_status_without_an_id_is_no_part_of_the_next_placeholder() -> None:
+    text = f"Tool call completed: f Tool call requested: g [{ID}]"
+    assert [text[start:end] for start, end, _ in STATED.find(text)] == [f"Tool call requested: g [{ID}]"]
+
+
+@pytest.mark.parametrize("status", ["requested", "completed"])
+def test_a_bare_placeholder_has_any_status(status: str) -> None:
+    texts = [f"Tool call {status}", f"Look.\nTool call {status}: f", f"Tool call {status}: f [{ID}]", "Tool call done"]
+    assert [STATED.is_bare(text) for text in texts] == [True, True, False, False]
+    assert STATED.may_be_bare([text.encode() for text in texts])[:2] == [True, True]
+    assert STATED.may_be_bare([b"anything else"]) == [False]
