@@ -40,8 +40,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "on_pending": WORDS,
     "pending_timeout": (*ODD_NUMBERS, "3601"),
     "placeholder": (
-        *("", "done", "{turn_id}", "{turn_id}{turn_id} done", "{turn_id} {status} {status} done", "{status}: {turn_id}"),
-        *("{names} done", "{x} {turn_id}", "{turn_id"),
+        *("", "done", "{turn_id}", "{turn_id}{turn_id} done", "{names} done", "{x} {turn_id}", "{turn_id"),
+        *("{turn_id} {status} {status} done", "{status}: {turn_id}"),
     ),
     "tools": PATHS,
     "mcp": PATHS,
