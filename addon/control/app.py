@@ -6,7 +6,7 @@ FastAPI only makes the OpenAPI document from the routes; requests do not pass th
 import importlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from starlette.routing import Router
+from starlette.routing import Router, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from addon.control.routes import GROUPS
@@ -36,7 +36,8 @@ class ControlApp:
             routes += importlib.import_module(f"addon.control.routes.{group}").router.routes
         routes += (route for route in extra_routes.routes if isinstance(route, DirectRoute))
         self.routes = [*routes, *documentation(routes, api.version)]
-        router = Router(self.routes, redirect_slashes=False, default=_not_found)
+        sockets = (route for route in extra_routes.routes if isinstance(route, WebSocketRoute))
+        router = Router([*self.routes, *sockets], redirect_slashes=False, default=_not_found)
         self._guarded = Guard(
             router,
             settings=lambda: api.settings,

@@ -1,6 +1,6 @@
 """The caller of a front door: its session and its Gemini API key."""
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from addon.gateway.upstream_factory import Caller
 from addon.web.access import Access
@@ -19,7 +19,7 @@ _BAD_KEY = (
 )
 
 
-def session_of(request: Request, default: str) -> str:
+def session_of(request: HTTPConnection, default: str) -> str:
     """The session in the request's header, else the default. Raises Problem (400)."""
     session = request.headers.get(SESSION_HEADER, default)
     if not SESSION_NAME.fullmatch(session):
@@ -27,13 +27,13 @@ def session_of(request: Request, default: str) -> str:
     return session
 
 
-def access_of(request: Request) -> Access:
+def access_of(request: HTTPConnection) -> Access:
     """The caller's rights, as the guard determined them."""
     access: Access = request.scope["access"]
     return access
 
 
-def caller_of(request: Request, session: str, key: str) -> Caller:
+def caller_of(request: HTTPConnection, session: str, key: str) -> Caller:
     """`session` and `key`: defaults for a request without these headers. Raises Problem (400, 401)."""
     named = session_of(request, session)
     key = request.headers.get(KEY_HEADER, "").strip() or key

@@ -31,9 +31,10 @@ class ConversationSettings(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """`name`: None for a request that continues from a response by its id. `previous`: the id of the last response.
-    `contents`: the history so far. `turn_ids`: for each of its model Contents the ledger's turn, "" if there is none,
-    or none is known. `calls`: the calls of the last model turn, by the ids that the client knows."""
+    """`name`: None for a request that continues from a response by its id. `previous`: the id of the last response;
+    None if there is none, or if a connection alone knows the history. `contents`: the history so far. `turn_ids`: for
+    each of its model Contents the ledger's turn, "" if there is none, or none is known. `calls`: the calls of the last
+    model turn, by the ids that the client knows."""
 
     session: str
     name: str | None = None
@@ -42,6 +43,29 @@ class Conversation(NamedTuple):
     turn_ids: Sequence[str] = ()
     calls: Mapping[str, Document] = {}
     settings: ConversationSettings = ConversationSettings()
+
+    @property
+    def unstored(self) -> Sequence[Document]:
+        """The Contents of the history that are not in the store."""
+        return self.contents if self.previous is None else ()
+
+
+class LocalHistory:
+    """The history of a connection's last response, if that response is not stored: the connection alone can continue
+    it."""
+
+    def __init__(self) -> None:
+        self._response_id = ""
+        self._conversation: Conversation | None = None
+
+    def find(self, response_id: str | None) -> Conversation | None:
+        return self._conversation if response_id == self._response_id else None
+
+    def keep(self, response_id: str, conversation: Conversation) -> None:
+        self._response_id, self._conversation = response_id, conversation
+
+    def forget(self) -> None:
+        self._response_id, self._conversation = "", None
 
 
 def new_response_id() -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from addon.gateway.callers import access_of, caller_of
 from addon.gateway.conversations import Conversations
@@ -28,4 +28,7 @@ class FrontDoor:
         """`read` parses the body's JSON. Raises what `read` raises, and Problem."""
         caller, body = caller_of(request, api.settings.session, self.key), await request.body()
         parsed = read(parse(body))
-        return caller, parsed, self.engine.handover(caller, path, access_of(request).token, body)
+        return caller, parsed, self.handover(request, caller, path, body)
+
+    def handover(self, request: HTTPConnection, caller: Caller, path: str, body: bytes) -> Handover:
+        return self.engine.handover(caller, path, access_of(request).token, body)

@@ -8,6 +8,7 @@ from addon.gateway.conversations import Conversations
 from addon.gateway.engine import Engine
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
 from addon.gateway.gemini import GeminiRoutes
+from addon.gateway.response_socket import socket_route
 from addon.gateway.responses import ResponsesRoutes
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
@@ -35,8 +36,10 @@ def gateway_routes(
 ) -> ExtraRoutes:
     """`report` is called at the end of each turn."""
     engine, conversations, key = Engine(grafter, executors, upstreams, report), Conversations(store), key_of(environ)
+    door = ResponsesRoutes(engine, conversations, key)
     routes = [
-        *ResponsesRoutes(engine, conversations, key).router().routes,
+        *door.router().routes,
+        socket_route(door, door.turns),
         *GeminiRoutes(engine, conversations, key).router().routes,
     ]
     return ExtraRoutes(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})

@@ -16,7 +16,13 @@ from addon.core.framing.documents import Document
 from addon.core.history.pairing import join_responses
 from addon.core.tools.tool_plan import declared_names
 from addon.gateway.answers import is_final
-from addon.gateway.conversations import Conversation, Conversations, ConversationSettings, new_response_id
+from addon.gateway.conversations import (
+    Conversation,
+    Conversations,
+    ConversationSettings,
+    LocalHistory,
+    new_response_id,
+)
 from addon.gateway.engine import Engine
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_error
 from addon.gateway.handover import Handover
@@ -45,6 +51,20 @@ class _Turn:
     step: dict[str, Document]
     translator: Translator
     handover: Handover
+    local: LocalHistory | None
+
+    def continued(self, contents: list[Document], calls: dict[str, Document]) -> Conversation:
+        """The history with this turn. `contents`: what the turn adds to it. `calls`: of the model in it."""
+        before = self.conversation
+        count = sum(content.get("role") == "model" for content in contents)
+        turn_ids = [*before.turn_ids, *[""] * (count - 1), *([self.handover.turn_id] if count else [])]
+        return Conversation(
+            before.session,
+            contents=[*before.contents, *contents],
+            turn_ids=turn_ids,
+            calls=calls if count else before.calls,
+            settings=self.settings,
+        )
 
 
 class _NotStored(Exception):
@@ -62,18 +82,26 @@ class ResponseTurns:
         self.store = conversations.store
 
     async def events(
-        self, caller: Caller, parsed: ResponsesRequest, handover: Handover, ending: asyncio.Event
+        self,
+        caller: Caller,
+        parsed: ResponsesRequest,
+        handover: Handover,
+        ending: asyncio.Event,
+        local: LocalHistory | None = None,
     ) -> AsyncGenerator[Events]:
         """The events of a response. The first comes when the request was accepted. The response is stored before the
-        last event, which contains the whole response. Without a stream, failures are raised (TurnFailed)."""
+        last event, which contains the whole response. Without a stream, failures are raised (TurnFailed). `local`: of
+        the request's connection, where that can continue responses that are not stored."""
         with self.conversations.alone(caller.session, parsed.conversation):
             if (earlier := await handover.earlier_answer()) is not None:
                 yield events_of(earlier)
                 return
-            conversation = await self.conversations.find(
-                caller.session, parsed.conversation, parsed.previous_response_id
-            )
-            turn = await self._turn(conversation, parsed, handover)
+            conversation = local.find(parsed.previous_response_id) if local is not None else None
+            if conversation is None:
+                conversation = await self.conversations.find(
+                    caller.session, parsed.conversation, parsed.previous_response_id
+                )
+            turn = await self._turn(conversation, parsed, handover, local)
             yield turn.translator.start()
             finished = not parsed.stream
             try:
@@ -105,7 +133,9 @@ class ResponseTurns:
                     raise
                 yield turn.translator.fail(*google_error(ending_problem()))
 
-    async def _turn(self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover) -> _Turn:
+    async def _turn(
+        self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover, local: LocalHistory | None
+    ) -> _Turn:
         """Raises Invalid."""
         past = await stored_calls(self.store, conversation, parsed)
         added = parsed.add_to(past)
@@ -144,6 +174,7 @@ class ResponseTurns:
             dict(past.step),
             translator,
             handover,
+            local,
         )
 
     async def _end(self, turn: _Turn) -> Events:
@@ -172,11 +203,14 @@ class ResponseTurns:
         contents = turn.contents if content is None else [*turn.contents, content]
         if not parsed.store:
             if parsed.conversation is None:
+                if turn.local is not None:
+                    turn.local.keep(answer["id"], turn.continued(contents, calls))
                 if turn.owed or not calls:
                     return
                 # the client keeps its own history: store only the calls, for their signatures
                 conversation, contents = Conversation(conversation.session), []
         else:
+            contents = [*conversation.unstored, *contents]
             document = answer | {INPUT: stored_items(parsed.raw_input, turn.contents, new_id)}
         await self.conversations.add(
             conversation,

@@ -33,7 +33,7 @@ async def answer_while_connected(
         return True
 
     try:
-        with _counted(api):
+        with counted(api):
             async with DisconnectWatcher(request.receive, api.ending) as watcher:
                 await watcher.wait(run())
     finally:
@@ -45,7 +45,8 @@ async def answer_while_connected(
 
 
 @contextmanager
-def _counted(api: ApiContext) -> Iterator[None]:
+def counted(api: ApiContext) -> Iterator[None]:
+    """Counts a request in progress: a proxy that is about to end waits for those."""
     api.active_requests += 1
     try:
         yield
@@ -77,7 +78,7 @@ class Stream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True
 
-        with _counted(self._api):
+        with counted(self._api):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with DisconnectWatcher(receive, self._api.ending) as watcher:
                 await watcher.wait(write())

@@ -169,7 +169,9 @@ class Runtime:
             self._server = ControlServer(
                 self.control,
                 listener,
-                bounds=Bounds(self.connection_limits.control, settings.max_headers, settings.header_timeout),
+                bounds=Bounds(
+                    self.connection_limits.control, settings.max_headers, settings.header_timeout, settings.max_body
+                ),
             )
 
     @classmethod

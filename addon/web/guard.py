@@ -49,19 +49,21 @@ class Guard:
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             raise ValueError(f"the control API does not speak {scope['type']}")
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             self._check_place(headers)
             if (origin := headers.get(b"origin")) is not None:
                 send = _with_cors(send, origin)
-                if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                if scope.get("method") == "OPTIONS" and b"access-control-request-method" in headers:
                     await _answer_preflight(send, headers)
                     return
             if scope["path"] not in self._open_paths:
                 scope["access"] = self._access(headers)
-            if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+            if scope["type"] == "http" and (
+                b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+            ):
                 receive = self._checked_body(headers, receive)
         except Problem as problem:
             await refusal(problem, scope)(scope, receive, send)

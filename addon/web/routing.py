@@ -116,7 +116,8 @@ class DirectRoute(Route):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.methods and scope["method"] not in self.methods:
-            allowed = {m for r in scope["router"].routes if r.path == self.path for m in r.methods}
+            routes = (r for r in scope["router"].routes if isinstance(r, DirectRoute))
+            allowed = {method for route in routes if route.path == self.path for method in route.methods or ()}
             allow = ", ".join(sorted(allowed))
             problem = Problem(
                 405, f"{scope['method']} is not supported at this path. Use {allow}", headers={"Allow": allow}
@@ -182,12 +183,7 @@ async def _restrict_to_session(request: Request, arguments: dict[str, Any], *, b
     own = access.session
     assert own is not None
     if by_header:
-        header = SESSION_HEADER.encode()
-        others = [one for one in request.scope["headers"] if one[0] != header]
-        for field, named in request.scope["headers"]:
-            if field == header:
-                access.check_session(named.decode("latin-1"))
-        request.scope["headers"] = [*others, (header, own.encode())]
+        name_session(request.scope)
     for name, value in arguments.items():
         if name == "session":
             access.check_session(value)
@@ -202,6 +198,21 @@ async def _restrict_to_session(request: Request, arguments: dict[str, Any], *, b
         bound = True
     if not bound:
         raise Problem(403, f"this token is only for the session {own}, and this path belongs to no session")
+
+
+def name_session(scope: Scope) -> None:
+    """Let a request whose caller is bound to a session name that session in its header. Raises Problem (403)."""
+    access: Access = scope["access"]
+    if access.session is None:
+        return
+    header = SESSION_HEADER.encode()
+    others = []
+    for name, value in scope["headers"]:
+        if name == header:
+            access.check_session(value.decode("latin-1"))
+        else:
+            others.append((name, value))
+    scope["headers"] = [*others, (header, access.session.encode())]
 
 
 type _Binders = dict[str, Callable[[Request], Any]]

@@ -79,7 +79,9 @@ class ControlServer:
             uvicorn.Config(
                 app,
                 http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
-                ws="none",
+                ws="wsproto",
+                ws_max_size=bounds.message,
+                ws_per_message_deflate=False,  # a small frame could become a large message
                 lifespan="off",
                 loop="none",
                 log_config=None,

@@ -1,4 +1,5 @@
-"""Limits for connections to the control API's port: their number, and the time and size of a request's head.
+"""Limits for connections to the control API's port: their number, the time and size of a request's head, and the size
+of a WebSocket's message.
 
 uvicorn waits for a first request without a limit, and accepts a head of any size.
 """
@@ -16,11 +17,13 @@ from addon.web.problems import MEDIA_TYPE
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`connections`: at once. `head`: bytes of the request line and headers, which must arrive within `seconds`."""
+    """`connections`: at once. `head`: bytes of the request line and headers, which must arrive within `seconds`.
+    `message`: bytes of a WebSocket's message."""
 
     connections: int = 4096
     head: int = 65536
     seconds: float = 10.0
+    message: int = 64 * 1024 * 1024
 
 
 class _AnswerTransport:
@@ -117,6 +120,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = True
         super().data_received(data)
         self._is_parsing = False
+        if self.transport.get_protocol() is not self:  # a WebSocket from now on
+            self._unwatch()
+            return
         if self._next is not None:
             (cycle, app), self._next = self._next, None
             if not self.transport.is_closing():

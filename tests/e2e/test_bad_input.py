@@ -53,7 +53,7 @@ class RefusedLate(Refused):
 WRONG = [
     ("session", "two words", "graft_session='two words': must be a name of the form [A-Za-z0-9_.-]{1,64}"),
     ("client_tools", "drop", "graft_client_tools='drop': must be one of strip, keep"),
-    ("delivery", "fax", "graft_delivery='fax': must be one of auto, placeholder, loop, passthrough"),
+    ("delivery", "fax", "graft_delivery='fax': must be one of auto, placeholder, loop, hold, passthrough"),
     ("pending_timeout", "soon", "graft_pending_timeout='soon': must be a number of seconds from 0 to 3600"),
     ("placeholder", "done", "graft_placeholder='done': must contain {turn_id} exactly once"),
     ("filter", "~~(", "graft_filter='~~(': must be a mitmproxy flow filter"),

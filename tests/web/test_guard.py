@@ -150,12 +150,12 @@ async def test_a_refusal_is_readable_for_a_page_that_may_use_the_api(client: htt
     assert answer.headers["access-control-allow-origin"] == "https://app.example"
 
 
-async def test_nothing_but_http_is_spoken(app: ControlApp) -> None:
+async def test_nothing_but_http_and_websockets_is_spoken(app: ControlApp) -> None:
     async def never(*_: Any) -> Any:
         await asyncio.Event().wait()
 
-    with pytest.raises(ValueError, match="websocket"):
-        await app({"type": "websocket", "headers": []}, never, never)
+    with pytest.raises(ValueError, match="lifespan"):
+        await app({"type": "lifespan", "headers": []}, never, never)
 
 
 async def test_names_and_origins_that_are_added_while_it_runs_count_from_the_next_request_on(
