@@ -9,6 +9,8 @@ from mitmproxy import hooks, http
 import addon.hooks.heads
 import addon.hooks.interim  # noqa: F401 - both replace methods of mitmproxy
 from addon.hooks.connection_limits import Connections
+from addon.hooks.console_commands import ConsoleCommands, commands_of
+from addon.hooks.content_view import add_view
 from addon.hooks.draining import InFlight
 from addon.hooks.error_replies import refusal
 from addon.hooks.grafting import Grafting
@@ -50,6 +52,9 @@ class Toolgraft:
                     found[0] if len(found) == 1 else _all_at_once(found) if name in UNAWAITED_HOOKS else _in_turn(found)
                 )
                 setattr(self, name, _refusing_on_error(hook) if name in REQUEST_HOOKS else hook)
+        for part in parts:
+            for name, command in commands_of(part):  # mitmproxy looks for commands among an addon's attributes
+                setattr(self, f"command_{name}", command)
 
 
 def _all_at_once(found: Sequence[Hook]) -> Hook:
@@ -124,4 +129,6 @@ def build_addons() -> list[object]:
     last: list[object] = [Speedups(lifecycle)]
     if (member := membership()) is not None:
         last.append(Retirement(lifecycle, member))
-    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last, lines])]
+    last += [lines, ConsoleCommands(lifecycle)]
+    add_view()
+    return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last])]

@@ -32,7 +32,8 @@ class LogLines:
         if termlog is None or updated.isdisjoint(("graft_log", "flow_detail", "termlog_verbosity")):
             return
         log, handler = ctx.options.graft_log, termlog.logger
-        asks_for_more = ctx.options.flow_detail >= DETAILS or ctx.options.termlog_verbosity == "debug"
+        detail = ctx.options.flow_detail if "flow_detail" in ctx.options else 0  # mitmweb has no such option
+        asks_for_more = detail >= DETAILS or ctx.options.termlog_verbosity == "debug"
         self._hides_routine = log != "mitmproxy" and not asks_for_more
         handler.addFilter(self._lets_through)
         if self._usual is None:

@@ -1,7 +1,8 @@
 """`graft_log`: one line, or one JSON document, for each request of a client, in place of mitmdump's own lines.
 
 Where mitmdump is asked for more of a flow than its URL (`flow_detail` of 2 or more), its own lines stay too. Everything
-else but requests to models keeps them in any case, except in JSON.
+else but requests to models keeps them in any case, except in JSON. In mitmproxy and mitmweb, which have a list of flows
+instead, the same line is the comment of the client's request.
 """
 
 import json
@@ -9,6 +10,7 @@ import time
 from typing import Any
 
 from mitmproxy import ctx, flow, flowfilter, http
+from mitmproxy.hooks import UpdateHook
 
 from addon.core.summaries import SYMBOLS, Summary, ascii_only, fields_of, line_of
 from addon.hooks.breaks import error_response
@@ -31,6 +33,7 @@ class RequestLines:
         self._dumper: Any = None
         self._detail = 0
         self._shows_unicode = False
+        self._has_flow_list = False
 
     def configure(self, updated: set[str]) -> None:
         if "flow_detail" in updated:
@@ -39,6 +42,7 @@ class RequestLines:
     def running(self) -> None:
         if (runtime := self.lifecycle.runtime) is not None:
             runtime.report = self._report
+        self._has_flow_list = self.shadow_flows.has_comments = ctx.master.addons.get("view") is not None
         dumper: Any = ctx.master.addons.get("dumper")
         if dumper is None or self._dumper is dumper:
             return
@@ -71,6 +75,8 @@ class RequestLines:
         return about in self.routing.routes or about in self.shadow_flows.flows
 
     def _show(self, flow: http.HTTPFlow) -> None:
+        if self._has_flow_list:
+            self._comment(flow)
         dumper = self._dumper
         if dumper is None or not self._detail:
             return
@@ -82,6 +88,16 @@ class RequestLines:
             self._write(self._summary(flow, route))
         elif log == "json" and flow not in self.shadow_flows.flows:
             self._write_document(_fields_of_other(flow))
+
+    def _comment(self, flow: http.HTTPFlow) -> None:
+        """Say in the flow list of mitmproxy or mitmweb what mitmdump prints of a request."""
+        route = self.routing.routes.get(flow)
+        if route is None or flow.comment:
+            return
+        summary = self._summary(flow, route)
+        summary.count_end()
+        flow.comment = line_of(summary)
+        ctx.master.addons.trigger(UpdateHook([flow]))
 
     def _summary(self, flow: http.HTTPFlow, route: Route) -> Summary:
         summary, target = self.grafting.summaries.pop(flow), route.target

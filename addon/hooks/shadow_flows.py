@@ -74,6 +74,8 @@ class ShadowFlows:
     def __init__(self) -> None:
         self.flows = FlowState[Origin]("origin")
         self.settings: Callable[[], Settings] = Settings
+        self.has_comments = False
+        """Whether each flow says what it is, for a list of flows."""
 
     def of(self, client: LoopClient) -> "LoopWatcher":
         return LoopWatcher(self, client)
@@ -96,6 +98,8 @@ class LoopWatcher:
         shadow.request = request
         self._requests += 1
         shadow.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}
+        if self._shadow_flows.has_comments:
+            shadow.comment = f"round {self._requests} of a loop for session {client.origin.session}"
         origin = client.origin if self._requests == 1 else Origin(client.origin.session, None)
         self._shadow_flows.flows[shadow] = origin
         exchange = ShadowExchange(shadow, streams=client.streams, settings=self._shadow_flows.settings())

@@ -112,6 +112,10 @@ class ToolSource(abc.ABC):
     ) -> None:
         return None
 
+    def name_of(self, tool: str) -> str:
+        """Where a tool comes from."""
+        return self.name
+
     def server_states(self) -> Sequence[ServerState]:
         """The servers behind this source, none if its tools run in the proxy."""
         return ()

@@ -50,6 +50,9 @@ class Combined(ToolSource):
             if outcome is not None:
                 raise outcome
 
+    def name_of(self, tool: str) -> str:
+        return self._tools[tool][1].name if tool in self._tools else self.name
+
     def server_states(self) -> Sequence[ServerState]:
         return [state for source in self._sources for state in source.server_states()]
 

@@ -40,10 +40,10 @@ def mode(upstream: str, port: int) -> str:
     return f"reverse:{upstream}@127.0.0.1:{port}"
 
 
-def command(folder: Path, *arguments: str, early: Path | None = None) -> list[str | Path]:
+def command(folder: Path, *arguments: str, early: Path | None = None, interface: str = "mitmdump") -> list[str | Path]:
     """The command line with a configuration folder of its own, and the addon, behind an `early` script."""
     first = [word for script in (early, ROOT / "addon" / "entry.py") if script is not None for word in ("-s", script)]
-    return [mitmdump(), *first, "--set", f"confdir={folder / 'conf'}", *arguments]
+    return [mitmdump().with_name(interface), *first, "--set", f"confdir={folder / 'conf'}", *arguments]
 
 
 def sets(**options: str) -> list[str]:
@@ -53,7 +53,7 @@ def sets(**options: str) -> list[str]:
 class Proxy:
     """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is below `folder`, where a second one
     may go on with it. `arguments` go to mitmdump as they are; `early` is a script that is loaded before the addon;
-    `workers` is the number of processes."""
+    `workers` is the number of processes; `interface` is mitmdump or mitmweb."""
 
     def __init__(
         self,
@@ -63,11 +63,13 @@ class Proxy:
         environ: Mapping[str, str] | None = None,
         early: Path | None = None,
         workers: int = 1,
+        interface: str = "mitmdump",
         **options: str,
     ) -> None:
         self.folder = folder
         self._early = early
         self._workers = workers
+        self._interface = interface
         self._environ = environ or {}
         self.state = folder / "state"
         ports = [free_port() for _ in range(1 + len(upstreams))]
@@ -86,7 +88,7 @@ class Proxy:
     def start(self) -> None:
         """Returns when it listens."""
         environ = environment(self.folder, TOOLGRAFT_HOME=str(self.state), **self._environ)
-        line = command(self.folder, *self._arguments, early=self._early)
+        line = command(self.folder, *self._arguments, early=self._early, interface=self._interface)
         if self._workers > 1:
             serve = [sys.executable, "-P", "-m", "addon", "serve", "--workers", str(self._workers)]
             line = [*serve, "--set", f"confdir={self.folder / 'conf'}", *self._arguments]

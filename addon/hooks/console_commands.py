@@ -1,0 +1,117 @@
+"""Commands for the command line of mitmproxy and mitmweb: `graft.calls`, `graft.approve` and `graft.tools`."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from mitmproxy import command, exceptions
+from mitmproxy.log import ALERT
+from mitmproxy.types import Data
+
+from addon.control.routes.approvals import approve_call
+from addon.core.security.escaping import printable
+from addon.core.summaries import arguments, duration, shortened
+from addon.graft.session_config import shared_with
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.runtime import Runtime
+from addon.loop.tool_handlers import Handler, binding_of
+from addon.web import tasks
+from addon.web.access import Access
+from addon.web.problems import Problem
+from store.base import Store, StoreError, run_now
+from store.models import SESSION_NAME, Call, Snapshot, Status
+
+logger = logging.getLogger("toolgraft")
+
+_CONSOLE = Access("mitmproxy", frozenset({"admin"}), name="a command of mitmproxy's")
+"""As the audit log has it."""
+_MOST = 50
+"""Calls that are listed: those that wait, and then the last ones."""
+_LONGEST = 100
+_RUNS = {
+    Handler.SOURCE: "the proxy",
+    Handler.ENDPOINT: "an HTTP endpoint",
+    Handler.WORKERS: "workers",
+    Handler.NOBODY: "by hand",
+}
+
+
+type _Decorator = Callable[[str], Callable[[Callable[..., Any]], Callable[..., Any]]]
+_command = cast(_Decorator, command.command)
+
+
+class ConsoleCommands:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle = lifecycle
+
+    @_command("graft.calls")
+    def calls(self) -> Data:
+        """List the calls that wait for an approval or a result, and the calls that the proxy runs."""
+        store = self._store()
+        rows: list[tuple[str, ...]] = [("call", "status", "session", "tool", "arguments", "age")]
+        for status in (Status.PENDING, Status.RUNNING):
+            found = run_now(store.calls(status=status, limit=_MOST)).items
+            rows += [_row(call, store.clock()) for call in found]
+        return rows  # type: ignore[return-value]
+
+    @_command("graft.approve")
+    def approve(self, call_id: str) -> None:
+        """Approve a call that waits for it, by its ID from graft.calls. It runs now."""
+        control = self._runtime().control
+        if control is None:
+            raise exceptions.CommandError("graft.approve needs the control API: graft_control is off")
+        tasks.spawn(_report(approve_call(control.api, _CONSOLE, call_id), call_id), name="an approval")
+
+    @_command("graft.tools")
+    def tools(self, session: str = "") -> Data:
+        """List the tools of a session, by default the proxy's own (graft_session), with who runs their calls."""
+        runtime = self._runtime()
+        name = session or runtime.settings.session
+        if not SESSION_NAME.fullmatch(name):
+            raise exceptions.CommandError(f"{name!r} is no name of a session")
+        snapshot: Snapshot = run_now(self._store().snapshot(name))
+        toolset = snapshot.record.toolset if snapshot.record is not None else None
+        configs = runtime.grafter.session_configs
+        config = configs.build(name, snapshot, toolset)
+        declared = [] if toolset is None else toolset.declarations
+        rows: list[tuple[str, ...]] = [("tool", "run by", "source", "description")]
+        for declaration in (*declared, *shared_with(toolset, configs.shared)):
+            tool = str(declaration["name"])
+            handler = binding_of(config, runtime.executors.tools, tool).handler
+            source = runtime.executors.source if handler is Handler.SOURCE else None
+            where = "the session" if source is None else source.name_of(tool)
+            rows.append((tool, _RUNS[handler], where, str(declaration.get("description", ""))))
+        return [tuple(shortened(cell, _LONGEST) for cell in row) for row in rows]  # type: ignore[return-value]
+
+    def _runtime(self) -> Runtime:
+        if self.lifecycle.runtime is None:
+            raise exceptions.CommandError("toolgraft does not run")
+        return self.lifecycle.runtime
+
+    def _store(self) -> Store:
+        """The store. A command cannot wait for one that must be awaited."""
+        store = self._runtime().store
+        if store.suspends:
+            raise exceptions.CommandError("a store in Redis must be waited for: use the command line, toolgraft calls")
+        return store
+
+
+async def _report(approving: Awaitable[Any], call_id: str) -> None:
+    name = shortened(call_id, _LONGEST)
+    try:
+        await approving
+    except (Problem, StoreError) as error:
+        logger.log(ALERT, "%s was not approved: %s", name, printable(str(error)))
+    else:
+        logger.log(ALERT, "%s is approved", name)
+
+
+def _row(call: Call, now: float) -> tuple[str, ...]:
+    status = "waits for an approval" if call.approval == "waiting" else call.status.value
+    name = shortened(call.name, _LONGEST)
+    return call.call_id, status, call.session, name, arguments(call.args), duration(max(0.0, now - call.created_at))
+
+
+def commands_of(part: object) -> Sequence[tuple[str, Any]]:
+    """The commands of an addon, by their attribute."""
+    return [(name, getattr(part, name)) for name, found in vars(type(part)).items() if hasattr(found, "command_name")]
