@@ -107,9 +107,9 @@ def test_calls_are_listed_and_approved_by_commands(mitmweb: tuple[Proxy, Web], g
         assert header == ["call", "status", "session", "tool", "arguments", "age"]
         assert rows[0][:5] == [call["call_id"], "waits for an approval", session.name, "get_weather", "Oslo"]
         assert web.command("graft.approve", call["call_id"]) == {"value": None}
+        until(lambda: f"{call['call_id']} is approved" in web.events(), "the event log says so")
         session.answer(get_weather=weather)
         assert "4" in asked.result(60)
-    until(lambda: f"{call['call_id']} is approved" in web.events(), "the event log says so")
     audit = (proxy.state / "audit.jsonl").read_text()
     assert '"token":"mitmproxy"' in audit.replace(" ", "")
     web.command("graft.approve", "no-such-call")
