@@ -1,16 +1,19 @@
 """The start message: the proxy's addresses, and how to point a client at each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mitmproxy.proxy.mode_specs import RegularMode, ReverseMode
 
+from addon.core.summaries import shortened
 from addon.hooks.runtime import Runtime
+from addon.hooks.tool_overview import tool_groups, tool_rows
 from addon.loop.executors import Executors
+from store.models import Session
 
-_MOST_NAMES = 20
-"""The most tools that are named."""
+_MOST_SESSIONS = 10
+_LONGEST_NAME = 64
 
 
 def addresses(servers: Iterable[Any]) -> dict[str, Any]:
@@ -31,8 +34,8 @@ def ca_file(confdir: str) -> str:
     return str(Path(confdir).expanduser().absolute() / "mitmproxy-ca-cert.pem")
 
 
-def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str]:
-    """`ca`: the file of mitmproxy's CA."""
+def banner(listening: dict[str, Any], runtime: Runtime, ca: str, sessions: Sequence[Session] = ()) -> Iterator[str]:
+    """`ca`: the file of mitmproxy's CA. `sessions`: those that the store has."""
     settings = runtime.settings
     yield "toolgraft is up."
     for url in listening["reverse"]:
@@ -47,6 +50,7 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str) -> Iterator[str
         doors = f"{runtime.control_url}/v1/responses, as OpenAI's, and {runtime.control_url}/v1/gemini"
         yield f"  front doors at {doors}{key}"
     yield from _tools(runtime.executors)
+    yield from _sessions(runtime, sessions)
     yield f"  session {settings.session}, store {settings.store_url}"
 
 
@@ -66,12 +70,32 @@ def _console(runtime: Runtime) -> str:
 
 def _tools(executors: Executors) -> Iterator[str]:
     """The tools that every session has, and the MCP servers, which may still come up."""
-    if not (names := list(executors.tools)) and executors.source is None:
+    if executors.source is None:
         return
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    yield f"  tools of every session: {', '.join(names[:_MOST_NAMES]) or 'none yet'}{more}"
-    for server in executors.source.server_states() if executors.source is not None else ():
+    shared = [tool.declaration for tool in executors.tools.values()]
+    yield "  tools of every session:" + ("" if shared else " none yet")
+    for line in tool_groups(tool_rows(None, shared, executors)):
+        yield f"    {line}"
+    for server in executors.source.server_states():
         state = (
             f"is up, {server.tools} tools" if server.is_up else f"is down: {server.error or 'it is not started yet'}"
         )
-        yield f"  MCP server {server.name} {state}"
+        yield f"  MCP server {shortened(server.name, _LONGEST_NAME)} {state}"
+
+
+def _sessions(runtime: Runtime, sessions: Sequence[Session]) -> Iterator[str]:
+    """The sessions that have tools of their own."""
+    found = [session for session in sessions if session.toolset is not None]
+    for session in found[:_MOST_SESSIONS]:
+        rows = tool_rows(session.toolset, (), runtime.executors)
+        builtins = [kind for tool in session.toolset.builtins for kind in tool] if session.toolset is not None else []
+        if not rows and not builtins:
+            yield f"  session {session.name}: no tools, and clients keep none"
+            continue
+        yield f"  session {session.name}:"
+        for line in tool_groups(rows):
+            yield f"    {line}"
+        if builtins:
+            yield f"    run by Gemini: {', '.join(builtins)}"
+    if len(found) > _MOST_SESSIONS:
+        yield f"  and {len(found) - _MOST_SESSIONS} more sessions with tools: `./run_proxy.sh sessions`"

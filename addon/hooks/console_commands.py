@@ -11,10 +11,9 @@ from mitmproxy.types import Data
 from addon.control.routes.approvals import approve_call
 from addon.core.security.escaping import printable
 from addon.core.summaries import arguments, duration, shortened
-from addon.graft.session_config import shared_with
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.runtime import Runtime
-from addon.loop.tool_handlers import Handler, binding_of
+from addon.hooks.tool_overview import tool_rows
 from addon.web import tasks
 from addon.web.access import Access
 from addon.web.problems import Problem
@@ -28,12 +27,6 @@ _CONSOLE = Access("mitmproxy", frozenset({"admin"}), name="a command of mitmprox
 _MOST = 50
 """Calls that are listed: those that wait, and then the last ones."""
 _LONGEST = 100
-_RUNS = {
-    Handler.SOURCE: "the proxy",
-    Handler.ENDPOINT: "an HTTP endpoint",
-    Handler.WORKERS: "workers",
-    Handler.NOBODY: "by hand",
-}
 
 
 type _Decorator = Callable[[str], Callable[[Callable[..., Any]], Callable[..., Any]]]
@@ -71,17 +64,9 @@ class ConsoleCommands:
             raise exceptions.CommandError(f"{name!r} is no name of a session")
         snapshot: Snapshot = run_now(self._store().snapshot(name))
         toolset = snapshot.record.toolset if snapshot.record is not None else None
-        configs = runtime.grafter.session_configs
-        config = configs.build(name, snapshot, toolset)
-        declared = [] if toolset is None else toolset.declarations
-        rows: list[tuple[str, ...]] = [("tool", "run by", "source", "description")]
-        for declaration in (*declared, *shared_with(toolset, configs.shared)):
-            tool = str(declaration["name"])
-            handler = binding_of(config, runtime.executors.tools, tool).handler
-            source = runtime.executors.source if handler is Handler.SOURCE else None
-            where = "the session" if source is None else source.name_of(tool)
-            rows.append((tool, _RUNS[handler], where, str(declaration.get("description", ""))))
-        return [tuple(shortened(cell, _LONGEST) for cell in row) for row in rows]  # type: ignore[return-value]
+        rows = tool_rows(toolset, runtime.grafter.session_configs.shared, runtime.executors)
+        found = [(row.name, row.source, row.run_by, row.description) for row in rows]
+        return [("tool", "source", "calls", "description"), *found]  # type: ignore[return-value]
 
     def _runtime(self) -> Runtime:
         if self.lifecycle.runtime is None:

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
@@ -18,6 +18,7 @@ from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.heap import collect_less_often
 from addon.hooks.runtime import Runtime
+from addon.hooks.start_progress import start_progress
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
@@ -25,7 +26,8 @@ from addon.supervisor.membership import membership
 from addon.tools.base import SourceError
 from addon.tools.bounded import abandoned_calls
 from addon.web.token import write_file
-from store.base import StoreError
+from store.base import Store, StoreError
+from store.models import Session
 
 logger = logging.getLogger("toolgraft")
 
@@ -106,7 +108,8 @@ class Lifecycle:
             ctx.options.update(connection_strategy="lazy")
         try:
             check_unprefixed(ctx.options)
-            await self.runtime.serve()
+            async with start_progress(self.runtime.executors.source):
+                await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             ca = ca_file(ctx.options.confdir)
             pid = os.getpid() if membership() is None else os.getppid()
@@ -115,7 +118,7 @@ class Lifecycle:
             logger.error(_in_words(error))  # as in `configure`: the start is not over yet
             return
         if (member := membership()) is None or member.slot == 0:
-            for line in banner(listening, self.runtime, ca):
+            for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
                 logger.info(line)
         collect_less_often()
 
@@ -150,6 +153,14 @@ class Lifecycle:
         await self.pool.close()
         if not exits:
             self.runtime = None
+
+
+async def _sessions(store: Store) -> Sequence[Session]:
+    """The first sessions, for the start message; none if the store fails."""
+    try:
+        return (await store.sessions()).items
+    except StoreError:
+        return ()
 
 
 def _ports() -> set[int]:

@@ -64,6 +64,13 @@ class _Steady:
                 self._write(line)
         return len(text)
 
+    def draw(self, text: str) -> None:
+        """Write what is no line, at once, or leave it out."""
+        data = text.encode(self._file.encoding or "utf-8", "replace")
+        with contextlib.suppress(OSError), self._lock:
+            if select.select([], [self._descriptor], [], 0)[1]:
+                os.write(self._descriptor, data)
+
     def flush(self) -> None:
         """Does nothing: each complete line is written at once."""
 

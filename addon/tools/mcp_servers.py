@@ -87,6 +87,7 @@ class McpSource(ToolSource):
         self._descriptions: dict[str, dict[str, Any]] = {}
         self._usable: dict[str, Tool] = {}  # the usable tools, including those held back
         self._opened = False
+        self._is_late = False
         self._invalid_names: set[str] = set()
         self._warned: set[str] = set()
         self._bounds = bounds
@@ -101,6 +102,7 @@ class McpSource(ToolSource):
             await self._connection.close()
             raise
         if not self._connection.is_known:
+            self._is_late = True
             _log.warning(
                 "%s is not up: %s. Its tools are available as soon as it is", self.name, self._connection.error
             )
@@ -181,6 +183,9 @@ class McpSource(ToolSource):
         self._descriptions = {tool.name: description_of(tool) for tool in found if tool.name in self._usable}
         self._output_schemas = {tool.name: schema for tool in found if (schema := output_schema(tool)) is not None}
         self._apply_pins()
+        if self._is_late:
+            self._is_late = False
+            _log.info("%s is up, %d tools", self.name, len(self._tools))
 
     def _apply_pins(self) -> None:
         """Offer the usable tools, except those that differ from their pins."""

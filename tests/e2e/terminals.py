@@ -23,10 +23,12 @@ _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 class Terminal:
     """`with Terminal(command, folder, env) as terminal:`; the program is killed at the end, with its children."""
 
-    def __init__(self, command: Sequence[str | Path], folder: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], folder: Path, env: Mapping[str, str], columns: int = _COLUMNS
+    ) -> None:
         self._screen = bytearray()
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
         self._popen = subprocess.Popen(
             [str(word) for word in command],
             cwd=folder,
@@ -49,6 +51,11 @@ class Terminal:
     def text(self) -> str:
         """All that was shown, without colours and movements of the cursor."""
         return _CONTROL.sub(b"", bytes(self._screen)).decode("utf-8", "replace")
+
+    @property
+    def raw(self) -> str:
+        """All that was shown, with movements of the cursor, without colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", bytes(self._screen).decode("utf-8", "replace"))
 
     def mark(self) -> int:
         """Where the text is now, for `wait_for`."""

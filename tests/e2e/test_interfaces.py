@@ -120,9 +120,9 @@ def test_the_tools_of_a_session_are_listed_with_who_runs_them(mitmweb: tuple[Pro
     proxy, web = mitmweb
     session = new_session(proxy)
     header, *rows = web.command("graft.tools", session.name)["value"]
-    assert header == ["tool", "run by", "source", "description"]
-    assert ["get_weather", "by hand", "the session", "The weather of a city."] in rows
-    assert ["weather", "the proxy", str(TOOLS)] in [row[:3] for row in rows]
+    assert header == ["tool", "source", "calls", "description"]
+    assert ["get_weather", "the session", "answered by hand", "The weather of a city."] in rows
+    assert ["weather", str(TOOLS), "run by the proxy"] in [row[:3] for row in rows]
     assert len(web.command("graft.tools")["value"]) < len(rows) + 1
     assert "no name of a session" in web.command("graft.tools", "a b")["error"]
 

@@ -10,6 +10,7 @@ from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
 from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.tools.base import ServerState, ToolSource
+from store.models import Executor, Session, ToolRules, Toolset
 from tests.hooks.harness import Hooks
 
 
@@ -95,19 +96,57 @@ async def test_it_has_a_link_that_signs_in_to_the_console_once(hooks: Hooks, tok
     await started.stop()
 
 
+def executed(*names: str) -> dict[str, Any]:
+    rules = SimpleNamespace(approval=False)
+    return {name: SimpleNamespace(declaration={"name": name}, rules=rules) for name in names}
+
+
 async def test_it_names_the_tools_of_every_session_and_the_servers_that_are_up_or_down(hooks: Hooks) -> None:
     runtime = hooks.lifecycle.runtime
     assert runtime is not None
     listening: dict[str, list[str]] = {"regular": [], "reverse": []}
     assert not any("tools of every session" in line for line in banner(listening, runtime, ""))
     states = [ServerState("files", True, 3), ServerState("web", False, 0, "HTTP 500"), ServerState("late", False, 0)]
-    runtime.executors.source = cast(ToolSource, SimpleNamespace(server_states=lambda: states))
-    runtime.executors.tools = cast(Any, dict.fromkeys(f"t{n}" for n in range(22)))
+    source = SimpleNamespace(server_states=lambda: states, name_of=lambda name: "MCP" if name == "x" else "my.py")
+    runtime.executors.source = cast(ToolSource, source)
+    runtime.executors.tools = cast(Any, executed(*(f"t{n}" for n in range(22)), "x"))
     lines = list(banner(listening, runtime, ""))
     named = ", ".join(f"t{n}" for n in range(20))
-    assert lines[1:5] == [
-        f"  tools of every session: {named} and 2 more",
+    assert lines[1:7] == [
+        "  tools of every session:",
+        f"    my.py, run by the proxy: {named} and 2 more",
+        "    MCP, run by the proxy: x",
         "  MCP server files is up, 3 tools",
         "  MCP server web is down: HTTP 500",
         "  MCP server late is down: it is not started yet",
     ]
+
+
+async def test_it_lists_the_sessions_with_tools_and_who_runs_each(hooks: Hooks) -> None:
+    runtime = hooks.lifecycle.runtime
+    assert runtime is not None
+    rules = {
+        "pay": ToolRules(executor=Executor(type="worker"), approval=True),
+        "fetch": ToolRules(executor=Executor(type="http", url="https://user:secret@tools.example/x?key=secret")),
+    }
+    declarations: list[dict[str, Any]] = [{"name": name} for name in ("ask", "pay", "fetch", "a\x1b[2Jb")]
+    builtins: list[dict[str, Any]] = [{"googleSearch": {}}]
+    toolset = Toolset(declarations=declarations, builtins=builtins, rules=rules)
+    sessions = [
+        Session(name=name, toolset=found, created_at=0, updated_at=0)
+        for name, found in [("one", toolset), ("empty", Toolset()), ("policy", None)]
+    ]
+    lines = list(banner({"regular": [], "reverse": []}, runtime, "", sessions))
+    assert lines[1:7] == [
+        "  session one:",
+        "    answered by hand: ask, a\\x1b[2Jb",
+        "    run by workers, after an approval: pay",
+        "    run by tools.example: fetch",
+        "    run by Gemini: googleSearch",
+        "  session empty: no tools, and clients keep none",
+    ]
+    assert lines[-1] == "  session default, store memory://"
+    many = [sessions[0].model_copy(update={"name": f"s{n}"}) for n in range(12)]
+    assert "  and 2 more sessions with tools: `./run_proxy.sh sessions`" in banner(
+        {"regular": [], "reverse": []}, runtime, "", many
+    )
