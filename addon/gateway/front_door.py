@@ -1,6 +1,5 @@
 """The start of a request, common to both front doors."""
 
-from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -22,13 +21,10 @@ class FrontDoor:
         self.store = conversations.store
         self.key = key
 
-    async def receive[T](
-        self, request: Request, api: ApiContext, path: str, read: Callable[[Any], T]
-    ) -> tuple[Caller, T, Handover]:
-        """`read` parses the body's JSON. Raises what `read` raises, and Problem."""
+    async def receive(self, request: Request, api: ApiContext, path: str) -> tuple[Caller, Any, Handover]:
+        """The caller, the body's JSON, and the handover of the answer. Raises Problem."""
         caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-        parsed = read(parse(body))
-        return caller, parsed, self.handover(request, caller, path, body)
+        return caller, parse(body), self.handover(request, caller, path, body)
 
     def handover(self, request: HTTPConnection, caller: Caller, path: str, body: bytes) -> Handover:
         return self.engine.handover(caller, path, access_of(request).token, body)

@@ -76,7 +76,8 @@ class GeminiRoutes(FrontDoor):
             """`input` is a text, Parts or Contents, including functionResponse parts. Answers contain functionCall
             parts. With `conversation` (or `previousResponseId`) the proxy stores the history; with `stream` the answer
             is SSE."""
-            caller, parsed, handover = await self.receive(request, api, PATH, read)
+            caller, body, handover = await self.receive(request, api, PATH)
+            parsed = read(body)
             documents = self._documents(caller, parsed, handover)
             return await answer_while_connected(request, api, handover, lambda: self._answered(api, documents, parsed))
 

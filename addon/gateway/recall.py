@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from addon.core.dialects.responses import ResponsesRequest, StoredCalls
 from addon.core.dialects.responses.items import CallOutput
-from addon.core.framing.documents import Document, get
+from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import responses_in
 from addon.core.history.steps import take_response
 from addon.gateway.conversations import Conversation, ConversationSettings
@@ -28,6 +28,7 @@ async def stored_calls(store: Store, conversation: Conversation, parsed: Respons
         hidden=without[1:] if conversation.settings.one_by_one else (),
         step=step,
         has_history=bool(conversation.contents),
+        asked=_asked(conversation.contents) if without else (),
     )
 
 
@@ -57,3 +58,10 @@ def _responses(conversation: Conversation) -> dict[str, Document]:
 def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:
     last = max((at for at, content in enumerate(contents) if content.get("role") == "model"), default=-1)
     return contents[last + 1 :]
+
+
+def _asked(contents: Sequence[Document]) -> list[Document]:
+    """What the user said before the last model turn, as Parts."""
+    behind = len(_behind_last_step(contents))
+    before = contents[len(contents) - behind - 2 : len(contents) - behind - 1]
+    return [part for content in before for part in parts_of(content) if get(part, "functionResponse") is None]

@@ -20,6 +20,7 @@ from addon.gateway.callers import access_of, caller_of
 from addon.gateway.conversations import LocalHistory
 from addon.gateway.failures import openai_error
 from addon.gateway.front_door import FrontDoor
+from addon.gateway.item_references import resolved
 from addon.gateway.response_turns import ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import counted, ending_problem
@@ -121,7 +122,7 @@ class _Connection:
 
     async def _answer(self, text: str) -> None:
         try:
-            parsed = self._request(text)
+            parsed = await self._request(text)
         except Exception as error:
             await self._fail(error)
             return
@@ -148,7 +149,7 @@ class _Connection:
                 self._local.forget()
             await handover.settle(whole=whole)
 
-    def _request(self, text: str) -> ResponsesRequest:
+    async def _request(self, text: str) -> ResponsesRequest:
         """Raises Invalid, Problem."""
         body = parse(text.encode("utf-8", "surrogatepass"))
         if not isinstance(body, dict) or body.get("type") != _TYPE:
@@ -157,6 +158,7 @@ class _Connection:
             if body.get(name) is not None:
                 raise bad(name, "is not for WebSockets: every response comes as events", "unknown_parameter")
         given = {name: value for name, value in body.items() if name != "type"}
+        given = await resolved(self._door.store, self._caller.session, given)
         return read_request({**given, "stream": True}, self._sealing.unseal)
 
     async def _send(self, event: Document) -> None:

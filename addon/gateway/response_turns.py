@@ -1,7 +1,6 @@
 """The turns of `/v1/responses`: each continues a history, asks Gemini, and is stored before its last event."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -26,12 +25,10 @@ from addon.gateway.conversations import (
 from addon.gateway.engine import Engine
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_error
 from addon.gateway.handover import Handover
+from addon.gateway.item_references import INPUT, ItemIds
 from addon.gateway.recall import stored_calls
 from addon.gateway.streaming import ending_problem
 from addon.gateway.upstream_factory import Caller
-
-INPUT = "input"
-"""The member of a stored Response object that contains the request's input."""
 
 type Events = list[Document]
 
@@ -52,6 +49,7 @@ class _Turn:
     translator: Translator
     handover: Handover
     local: LocalHistory | None
+    new_id: ItemIds
 
     def continued(self, contents: list[Document], calls: dict[str, Document]) -> Conversation:
         """The history with this turn. `contents`: what the turn adds to it. `calls`: of the model in it."""
@@ -156,9 +154,11 @@ class ResponseTurns:
             "systemInstruction": parsed.system_instruction(conversation.settings.system or ()),
             "generationConfig": parsed.generation_config or None,
         }
+        response_id = new_response_id()
+        new_id = ItemIds(response_id)
         translator = Translator(
             parsed,
-            new_response_id(),
+            response_id,
             new_id=new_id,
             now=self.store.clock,
             tools=function_tools(declared) if parsed.declarations is None and declared else None,
@@ -175,6 +175,7 @@ class ResponseTurns:
             translator,
             handover,
             local,
+            new_id,
         )
 
     async def _end(self, turn: _Turn) -> Events:
@@ -211,7 +212,7 @@ class ResponseTurns:
                 conversation, contents = Conversation(conversation.session), []
         else:
             contents = [*conversation.unstored, *contents]
-            document = answer | {INPUT: stored_items(parsed.raw_input, turn.contents, new_id)}
+            document = answer | {INPUT: stored_items(parsed.raw_input, turn.contents, turn.new_id)}
         await self.conversations.add(
             conversation,
             answer["id"],
@@ -223,10 +224,6 @@ class ResponseTurns:
             answer=answer,
             handover=turn.handover,
         )
-
-
-def new_id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(24)}"
 
 
 def _tools(declarations: list[Document]) -> list[Document]:

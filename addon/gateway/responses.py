@@ -15,7 +15,8 @@ from addon.gateway.describe import COMPACTION_BODY, IN_OPENAI_S_WORDS, RESPONSES
 from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import FrontDoor
-from addon.gateway.response_turns import INPUT, Events, ResponseTurns, new_id
+from addon.gateway.item_references import INPUT, ItemIds, resolved
+from addon.gateway.response_turns import Events, ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected
 from addon.web.access import needs
@@ -50,10 +51,9 @@ class ResponsesRoutes(FrontDoor):
         async def create_response(api: ApiDep, request: Request) -> Response:
             """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
             `function_call` items; the proxy runs the session's tools."""
+            caller, body, handover = await self.receive(request, api, PATH)
             try:
-                caller, parsed, handover = await self.receive(
-                    request, api, PATH, lambda body: read_request(body, sealing.unseal)
-                )
+                parsed = read_request(await resolved(self.store, caller.session, body), sealing.unseal)
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self.turns.events(caller, parsed, handover, api.ending)
@@ -74,17 +74,15 @@ class ResponsesRoutes(FrontDoor):
         async def compact(api: ApiDep, request: Request) -> Response:
             """A compaction item, which stands for the conversation in the `input` of a later request. Gemini writes the
             summary in it, without tools; nothing is stored."""
-            path = f"{PATH}/compact"
+            caller, body, handover = await self.receive(request, api, f"{PATH}/compact")
             try:
-                caller, parsed, handover = await self.receive(
-                    request, api, path, lambda body: read_compaction(body, sealing.unseal)
-                )
+                parsed = read_compaction(await resolved(self.store, caller.session, body), sealing.unseal)
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self.turns.events(caller, parsed, handover, api.ending)
 
             def show(response: Document) -> Document:
-                if (found := compacted(response, sealing.seal, new_id)) is None:
+                if (found := compacted(response, sealing.seal, ItemIds(response["id"]))) is None:
                     raise TurnFailed(502, "toolgraft: the model wrote no summary")
                 return found
 

@@ -21,7 +21,6 @@ BAD: list[tuple[Document, str | None]] = [
     ({"model": MODEL}, "input"),
     ({"model": MODEL, "input": 7}, "input"),
     ({"model": MODEL, "input": [OUTPUT]}, "input[0].call_id"),
-    ({"model": MODEL, "input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
     ({"model": MODEL, "input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"model": MODEL, "input": "x", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
     ({"model": MODEL, "input": "x", "temperature": 7}, "temperature"),

@@ -6,8 +6,9 @@ history, a `Translator` writes the answer, and `error_document` writes errors. N
 
 from addon.core.dialects.responses.compaction import compacted, read_compaction
 from addon.core.dialects.responses.errors import error_document, error_status
-from addon.core.dialects.responses.input_items import input_page, stored_items
+from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
 from addon.core.dialects.responses.invalid import Invalid
+from addon.core.dialects.responses.items import is_reference
 from addon.core.dialects.responses.past import AddedContents, StoredCalls
 from addon.core.dialects.responses.replay import events_of
 from addon.core.dialects.responses.request import ResponsesRequest, read_request
@@ -26,8 +27,10 @@ __all__ = [
     "events_of",
     "function_tools",
     "input_page",
+    "is_reference",
     "read_compaction",
     "read_request",
     "sse",
     "stored_items",
+    "whole_items",
 ]

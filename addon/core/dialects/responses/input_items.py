@@ -61,8 +61,7 @@ def input_page(stored: Sequence[Document], contents: Sequence[Document], query: 
         if not places:
             raise bad("after", f"is {after}, which is not the id of an item in this list")
         items = items[places[0] + 1 :]
-    blobs = list(_blobs(contents))
-    data = [_with_parts(item, lambda part: _whole(part, blobs)) for item in items[:limit]]
+    data = whole_items(items[:limit], contents)
     return {
         "object": "list",
         "data": data,
@@ -70,6 +69,12 @@ def input_page(stored: Sequence[Document], contents: Sequence[Document], query: 
         "last_id": data[-1]["id"] if data else None,
         "has_more": len(items) > limit,
     }
+
+
+def whole_items(stored: Sequence[Document], contents: Sequence[Document]) -> list[Document]:
+    """The items as they were given. `contents`: those that the request added to the history."""
+    blobs = list(_blobs(contents))
+    return [_with_parts(item, lambda part: _whole(part, blobs)) for item in stored]
 
 
 def _limit(value: str) -> int:

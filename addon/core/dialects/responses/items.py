@@ -87,10 +87,15 @@ def read_input(value: object, unseal: Unseal = no_summary) -> Input:
     return read
 
 
+def is_reference(item: Document) -> bool:
+    """Whether an item refers to another one by its id. Its type may be left out."""
+    return item.get("type", "item_reference" if "role" not in item and "id" in item else None) == "item_reference"
+
+
 def _item(value: object, at: str, system: list[Part], unseal: Unseal) -> Item | None:
     if not isinstance(value, dict):
         raise bad(at, "must be an object (an item)", "invalid_type")
-    kind = value.get("type") or ("message" if "role" in value else "item_reference" if "id" in value else None)
+    kind = value.get("type") or ("message" if "role" in value else None)
     if kind == "message":
         return _message(value, at, system)
     if kind == "function_call":
@@ -102,9 +107,6 @@ def _item(value: object, at: str, system: list[Part], unseal: Unseal) -> Item | 
         return None
     if kind == "compaction":
         return _compaction(value, at, unseal)
-    if kind == "item_reference":
-        message = "refers to an item that is not stored here; send the item itself, or its response's id as "
-        raise bad(at, f"{message}previous_response_id", "unsupported_value")
     raise bad(f"{at}.type", f"is {quoted(kind)}; it must be one of {', '.join(_TYPES)}")
 
 

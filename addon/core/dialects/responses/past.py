@@ -25,8 +25,8 @@ class StoredCalls:
     calls of one step (such as their response's id), for clients that send parallel calls one after the other.
     `waiting`: the calls of the history's last turn, in order. `responses`: call id → the functionResponse Part of each
     waiting call that already has its result. `hidden`: the waiting calls that the client did not get yet. `step`: the
-    calls, in order, of the step that ends the input, if calls are given out one by one. `begun`: whether there is a
-    history."""
+    calls, in order, of the step that ends the input, if calls are given out one by one. `has_history`: whether there is
+    a history. `asked`: what the user said before the waiting calls."""
 
     calls: Mapping[str, Part] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
@@ -35,6 +35,7 @@ class StoredCalls:
     hidden: Collection[str] = ()
     step: Mapping[str, Part] = field(default_factory=dict)
     has_history: bool = False
+    asked: Sequence[Part] = ()
 
 
 class AddedContents(NamedTuple):
@@ -48,6 +49,7 @@ class AddedContents(NamedTuple):
 def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedContents:
     """Convert items to Contents. Raises Invalid for outputs of unknown calls, calls without outputs, and items in an
     invalid order."""
+    items = _without_question(items, past)
     outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
     _check_outputs(items, outputs, past)
     responses = dict(past.responses)
@@ -72,6 +74,16 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
     for item in rest:
         builder.take(item)
     return builder.end()
+
+
+def _without_question(items: Sequence[Item], past: StoredCalls) -> Sequence[Item]:
+    """The items without the question that led to the waiting calls: some clients send it again with the outputs."""
+    parts: list[Part] = []
+    for at, item in enumerate(items):
+        if not isinstance(item, Message):
+            return items[at:] if parts and parts == list(past.asked) else items
+        parts += item.parts if item.side == "user" else []
+    return items
 
 
 def _check_outputs(items: Sequence[Item], outputs: Mapping[str, CallOutput], past: StoredCalls) -> None:

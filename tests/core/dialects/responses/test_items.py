@@ -139,8 +139,6 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "an item that is no object": (["hi"], "input[0]", "object"),
     "an unknown item": ([HI, {"type": "computer_call"}], "input[1].type", "function_call_output"),
     "an item of no kind": ([{"content": "x"}], "input[0].type", "message"),
-    "an item that lies elsewhere": ([{"type": "item_reference", "id": "msg_1"}], "input[0]", "previous_response_id"),
-    "the same without its type": ([{"id": "msg_1"}], "input[0]", "previous_response_id"),
     "an unknown role": (message("x", "tool"), "input[0].role", '"developer"'),
     "no content": ([{"role": "user"}], "input[0].content", "missing"),
     "an empty message": (message(""), "input[0].content", "empty"),

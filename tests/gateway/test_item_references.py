@@ -1,0 +1,110 @@
+"""Items that a client refers to, or sends again."""
+
+from typing import Any
+
+import pytest
+
+from addon.core.framing.documents import Document
+from addon.fake_gemini.server import StrictGemini
+from addon.gateway.item_references import ItemIds
+from tests.gateway.conftest import House
+from tests.gateway.test_responses import TOOLS, TWO, calls, output, text
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def to(item: Document) -> Document:
+    return {"type": "item_reference", "id": item["id"]}
+
+
+async def input_of(home: House, response: Document) -> list[Document]:
+    listed = await home.http.get(f"/v1/responses/{response['id']}/input_items?order=asc")
+    found: list[Document] = listed.json()["data"]
+    return found
+
+
+@pytest.mark.parametrize("typed", [True, False])
+async def test_a_history_of_references_is_the_history_itself(home: House, gemini: StrictGemini, typed: bool) -> None:
+    def given(item: Document) -> Document:
+        return to(item) if typed else {"id": item["id"]}
+
+    question = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": TWO}, {"type": "input_image", "image_url": PIXEL}],
+    }
+    asked = await home.respond([question], tools=TOOLS)
+    one, other = calls(asked)
+    (stored,) = await input_of(home, asked)
+    await home.restart()
+    items = [given(stored), given(one), given(other), output(one, a=1), output(other, b=2)]
+    answered = await home.respond(items, tools=TOOLS)
+    sent = gemini.requests[-1]["body"]["contents"]
+    assert [content["role"] for content in sent] == ["user", "model", "user"]
+    assert sent[0]["parts"][0] == {"text": TWO}
+    assert sent[0]["parts"][1]["inlineData"]["data"] == PIXEL.partition(",")[2]
+    (message,) = [item for item in answered["output"] if item["type"] == "message"]
+    outputs = [item for item in await input_of(home, answered) if item["type"] == "function_call_output"]
+    items = [*items[:3], *map(given, outputs), given(message), {"role": "user", "content": "Thanks."}]
+    await home.respond(items, tools=TOOLS)
+    assert [content["role"] for content in gemini.requests[-1]["body"]["contents"]][3:] == ["model", "user"]
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+
+
+async def test_the_items_of_a_list_are_those_that_were_meant(home: House) -> None:
+    first = await home.respond("My name is Ada.")
+    answered = await home.respond([to(first["output"][0]), {"role": "user", "content": "Hi."}])
+    listed = (await input_of(home, answered))[0]
+    assert [listed[name] for name in ("id", "role", "status")] == [first["output"][0]["id"], "assistant", "completed"]
+    assert text({"output": [listed]}) == text(first)
+
+
+@pytest.mark.parametrize("item_id", ["x", "msg_1", "msg_" + "0" * 52, "msg_" + "é" * 48 + "0001", "", None, 7, ["a"]])
+async def test_an_unknown_item_is_named(home: House, item_id: Any) -> None:
+    given = [{"role": "user", "content": "Hi."}, {"type": "item_reference", "id": item_id}]
+    error = (await home.respond(given, status=404))["error"]
+    assert (error["param"], error["code"]) == ("input[1].id", "not_found")
+    assert f"Item with id '{item_id}' not found" in error["message"]
+
+
+async def test_items_of_others_deleted_and_unstored_responses_are_unknown(home: House) -> None:
+    deleted, unstored = await home.respond("Hi."), await home.respond("Hi.", store=False)
+    assert (await home.http.delete(f"/v1/responses/{deleted['id']}")).status_code == 200
+    theirs = (await home.post("/v1/responses", {"model": "gemini-3-flash", "input": "Hi."}, x_graft_session="b")).json()
+    for response in (deleted, unstored, theirs):
+        error = (await home.respond([to(response["output"][0])], status=404))["error"]
+        assert response["output"][0]["id"] in error["message"]
+
+
+def test_ids_are_different_and_know_their_response() -> None:
+    ids = ItemIds("resp_" + "ab" * 24)
+    assert [ids("msg"), ids("fc"), ids("msg")] == [
+        f"{kind}_{'ab' * 24}{n:04x}" for n, kind in ((1, "msg"), (2, "fc"), (3, "msg"))
+    ]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_question_that_comes_again_with_the_outputs_is_not_asked_twice(
+    home: House, gemini: StrictGemini, together: bool
+) -> None:
+    """So does the AI SDK with a conversation."""
+    question = {"role": "user", "content": [{"type": "input_text", "text": TWO}]}
+    asked = await home.respond([question], tools=TOOLS, conversation="c")
+    one, other = calls(asked)
+    if together:
+        answered = await home.respond([question, output(one, a=1), output(other, b=2)], conversation="c")
+    else:
+        await home.respond([question, output(one, a=1)], conversation="c")
+        answered = await home.respond([question, to(other), output(other, b=2)], conversation="c")
+    assert text(answered)
+    sent = gemini.requests[-1]["body"]["contents"]
+    assert [content["role"] for content in sent] == ["user", "model", "user"]
+    assert all("functionResponse" in part for part in sent[2]["parts"])
+    assert gemini.refused == []
+
+
+async def test_another_question_with_the_outputs_is_asked(home: House, gemini: StrictGemini) -> None:
+    asked = await home.respond(TWO, tools=TOOLS, conversation="c")
+    one, other = calls(asked)
+    words = {"role": "user", "content": "And be brief."}
+    await home.respond([words, output(one, a=1), output(other, b=2)], conversation="c")
+    assert gemini.requests[-1]["body"]["contents"][2]["parts"][-1] == {"text": "And be brief."}
