@@ -45,7 +45,7 @@ def show(
     if as_json:
         output.print_json(found)
     else:
-        output.print_table(COLUMNS, [_row(call) for call in found])
+        output.print_table(COLUMNS, [_row(call) for call in found], ("TIME", "DURATION", "SESSION", "APPROVAL"))
 
 
 def answer(

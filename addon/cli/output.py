@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+_GAP = 2
+_NARROWEST = 8
+"""Characters of a column that is cut: a time is never."""
+
+
 def fail(message: str) -> NoReturn:
     """End the command with exit status 1 and one message."""
     note(message)
@@ -50,19 +55,46 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]]) -> None:
-    """A table with one line per row. On a terminal, columns that are too wide are cut, but never the first, which holds
-    what other commands take; columns without any value are left out."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]], droppable: Sequence[str] = ()) -> None:
+    """A table with one line per row. Columns without any value are left out. On a terminal, wide columns are cut, the
+    widest first, but never the first column, which holds what other commands take. If that does not suffice, the
+    `droppable` columns are left out, in this order."""
+    from rich.cells import cell_len
     from rich.table import Table
 
-    filled = [at for at in range(len(columns)) if not rows or any(len(row[at]) for row in rows)]
+    out = console()
+    widths = {
+        at: max(map(cell_len, (column, *(str(row[at]) for row in rows))))
+        for at, column in enumerate(columns)
+        if not rows or any(len(row[at]) for row in rows)
+    }
+    dropped = [columns.index(name) for name in droppable]
+    while not (fits := _fit(widths, out.width)) and dropped:
+        widths.pop(dropped.pop(0), None)
+    if not fits:  # the terminal wraps the lines
+        widths = {at: width if at == 0 else min(width, _NARROWEST) for at, width in widths.items()}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for at in filled:
-        widest = max((len(row[at]) for row in rows), default=0) if at == 0 else None
-        table.add_column(columns[at], no_wrap=True, overflow="ellipsis", min_width=widest)
+    for at, width in widths.items():
+        table.add_column(columns[at], no_wrap=True, overflow="ellipsis", width=width)
     for row in rows:
-        table.add_row(*(row[at] for at in filled))
-    console().print(table)
+        table.add_row(*(row[at] for at in widths))
+    out.width = max(out.width, sum(widths.values()) + _GAP * len(widths))
+    out.print(table)
+
+
+def _fit(widths: dict[int, int], available: int) -> bool:
+    """Narrow the columns, the widest first, until they fit. Returns False, and changes nothing, if they cannot."""
+    flexible = [at for at in widths if at > 0]
+    excess = sum(widths.values()) + _GAP * (len(widths) - 1) - available
+    if excess > sum(max(0, widths[at] - _NARROWEST) for at in flexible):
+        return False
+    while excess > 0:
+        widest = max(flexible, key=widths.__getitem__)
+        second = max((widths[at] for at in flexible if at != widest), default=0)
+        less = min(excess, max(1, widths[widest] - max(second, _NARROWEST)))
+        widths[widest] -= less
+        excess -= less
+    return True
 
 
 def print_line(item: Any) -> None:

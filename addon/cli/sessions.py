@@ -71,7 +71,7 @@ def turns(
     if as_json:
         output.print_json(found)
     else:
-        output.print_table(TURN_COLUMNS, [_row(turn) for turn in found])
+        output.print_table(TURN_COLUMNS, [_row(turn) for turn in found], ("TIME", "ROUNDS", "DELIVERY"))
 
 
 def _new(api: "Api", session: str | None) -> Iterator[Any]:
