@@ -81,8 +81,9 @@ class StoreError(Exception):
      ├─ ConversationMoved  the conversation is at `head`, and not at the response's `previous`
      ├─ BadCursor          not a cursor of a store
      ├─ CursorLost         a cursor of another store's events, or of lost events
-     ├─ StoreUnavailable   the backend does not work now
+     ├─ StoreUnavailable   the backend does not work now; nothing was written, but for the following
      │   ├─ StoreBusy          another program locks it; nothing was written
+     │   ├─ OutcomeUnknown     the write was sent, and no reply says whether it was made
      │   └─ NotDurable         written, but a power failure, or the end of a server, may lose it
      └─ StoreUnusable      the backend cannot be opened
     """
@@ -152,6 +153,10 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
+    pass
+
+
+class OutcomeUnknown(StoreUnavailable):
     pass
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from addon.core.framing.documents import Document
 from addon.gateway.handover import Handover
 from addon.web.problems import Problem
-from store.base import ConversationMoved, Store, UnknownResponse
+from store.base import ConversationMoved, Store, StoreUnavailable, UnknownResponse
 from store.models import Response
 
 logger = logging.getLogger("toolgraft")
@@ -138,8 +138,7 @@ class Conversations:
         handover: Handover,
     ) -> None:
         """Append a response to the conversation. `turn_id`: the ledger's turn of the last of the Contents.
-        `answer`: what the client receives. Raises Problem (409),
-        StoreUnavailable."""
+        `answer`: what the client receives. Raises Problem (409, 503)."""
         response = Response(
             response_id=response_id,
             session=conversation.session,
@@ -162,18 +161,29 @@ class Conversations:
             ) from None
         except UnknownResponse:
             raise _not_found(str(conversation.previous)) from None
+        except StoreUnavailable as error:
+            raise _not_kept(error) from error
         handover.mark_stored(response_id)
         try:
             await self.store.sync()
-        except Exception:  # the client gets an error, so the conversation must not contain the response
+        except Exception as failure:  # the client gets an error, so the conversation must not contain the response
             try:
                 await self.store.take_back(response.session, response_id, head=head)
                 handover.mark_withdrawn()
             except Exception as error:
                 logger.warning("the response to a failed request could not be removed from its conversation: %s", error)
             await handover.settle(whole=False)
+            if isinstance(failure, StoreUnavailable):
+                raise _not_kept(failure) from failure
             raise
         await handover.mark_durable()
+
+
+def _not_kept(error: StoreUnavailable) -> Problem:
+    """Tools may have run, and the response may be in the store, or have been removed from it."""
+    logger.warning("a response is not safely stored: %s", error)
+    detail = "the response could not be safely stored: send the same request again"
+    return Problem(503, detail, headers={"Retry-After": "1"})
 
 
 def _turn_ids(response: Response) -> list[str]:

@@ -22,6 +22,7 @@ from store.base import (
     Decided,
     LeaseLost,
     NotDurable,
+    OutcomeUnknown,
     ProxyGone,
     StoreUnavailable,
     UnknownCall,
@@ -103,18 +104,22 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, "what waited for this call is gone, and the call is expired")
         case BadCursor():
             return Problem(422, "cursor: must be the next_cursor of the page before", field="cursor")
-        case NotDurable():
-            _log.warning("a change is not safe: %s", error)
-            return Problem(
-                503,
-                "the change was made, but the disk or all replicas have failed: it may be lost in a power failure",
-                headers={"Retry-After": "1"},
-            )
         case StoreUnavailable():
-            _log.warning("the store failed: %s", error)
-            return Problem(503, "the store cannot be used now; nothing was changed", headers={"Retry-After": "1"})
+            return _store_problem(error)
     _log.error("the control API failed", exc_info=error)
     return Problem(500, "the control API failed; see the proxy's log")
+
+
+def _store_problem(error: StoreUnavailable) -> Problem:
+    _log.warning("the store failed: %s", error)
+    match error:
+        case NotDurable():
+            words = "the change was made, but the disk or all replicas have failed: it may be lost in a power failure"
+        case OutcomeUnknown():
+            words = "the store has not answered, and the change may have been made: read it, or send the request again"
+        case _:
+            words = "the store cannot be used now; nothing was changed"
+    return Problem(503, words, headers={"Retry-After": "1"})
 
 
 def _status_text(call: Call) -> str:

@@ -1,14 +1,16 @@
 -- Applies the writes of a transaction, if everything that they were computed from is still the same.
 --
 -- KEYS[1]: the counter of numbers. All others are named by their position.
--- ARGV: the life of keys in seconds, 1 if the server's replication id is wanted, then four lists, each after its length:
+-- ARGV: the deadline, by the server's clock in microseconds, the life of keys in seconds, 1 if the server's replication
+--   id is wanted, then four lists, each after its length:
 --   conditions: kind, key, field, expected ("" means absent)
 --   operations: name, key, number of arguments, arguments
 --   events: stream, type, data, time; each of one transaction's events belongs to the same session
 --   notices: stream, session, time, what waiters need to know
 -- Returns the server's time in microseconds, 1, the replication id, which is another as soon as another server is the
 -- primary, the transaction's number, and the ledger's revision before and after it (0: none); or the time, 0, the
--- replication id, and position and current value of each condition that does not hold.
+-- replication id, and position and current value of each condition that does not hold; or, past the deadline, the time
+-- alone.
 
 local position = 0
 local function take()
@@ -29,7 +31,7 @@ local function place_in(zset, member)
   return place and string.format('%016.0f', tonumber(place))
 end
 
-local life, named = take(), take() == '1'
+local deadline, life, named = tonumber(take()), take(), take() == '1'
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
@@ -63,6 +65,9 @@ end
 if #conflicts > 3 then
   conflicts[3] = primary()
   return conflicts
+end
+if now > deadline then -- after the conflicts, which tell that an earlier try of the same write was applied
+  return {digits(now)}
 end
 
 local number = math.max(now, tonumber(redis.call('GET', KEYS[1]) or '0') + 1)

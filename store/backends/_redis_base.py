@@ -138,7 +138,12 @@ class RedisBase(Store):
     async def confirm(self) -> None:
         self.check_open()
         if not self.read_only and self.durability == "power" and self._has_replicas:
-            await self._wait_for_replica()
+            try:
+                await self._wait_for_replica()
+            except NotDurable:
+                raise
+            except StoreUnavailable as error:  # since the write, which was made
+                raise NotDurable(str(error)) from error
 
     async def _ask_replica(self) -> None:
         # a replica that has this write has all earlier ones
@@ -200,8 +205,7 @@ class RedisBase(Store):
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
         keys, arguments = tx.arguments(self._life, named=self._has_replicas)
         self._delivered.pop(tx.session)
-        now, done, primary, *rest = await self.link.script(apply(), keys, arguments)
-        self.link.note_time(int(now))
+        done, primary, *rest = await self.link.write(apply(), keys, arguments)
         if not done:
             commands = list(tx.conditions)
             conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}

@@ -111,11 +111,10 @@ class RedisLedger(RedisCalls):
         of, wall = self.keys.of, self.times().wall
         names = [of(session, name) for name in ("plain", "ledger", "turns")]
         times = self._life, repr(wall), repr(wall + 2 * self.ttl), session, note(wall, b"")
-        reply = await self.link.script(
+        reply = await self.link.write(
             save_note(), [self.keys.number, *names, self.keys.due], [*times, chain, *dict.fromkeys(keys)]
         )
-        now, before, after = map(int, reply)
-        self.link.note_time(now)
+        before, after = map(int, reply)
         self._note_change(session, before, after, (), keys)
 
     async def look_up(

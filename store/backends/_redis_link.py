@@ -2,203 +2,35 @@
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import importlib.resources
-import random
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
 import hiredis
 
 from store.backends._breaker import Breaker
-from store.backends._redis_cluster import Owner
+from store.backends._redis_node import Node, Sending, is_not_ready
 from store.backends._redis_replies import shaped
 from store.backends._redis_url import Address
 from store.backends._redis_wire import PATIENCE, Command, Cut, Wire
-from store.base import StoreUnavailable
+from store.base import OutcomeUnknown, StoreUnavailable
 from store.traffic import Failure, Traffic
 
-__all__ = ["PATIENCE", "Command", "Link", "Node", "Script"]
-
-_TRIES = 3
-"""How often commands are sent if connections are cut or the server says that it is not ready."""
-
-_PAUSE = 0.02, 0.5
-"""Seconds before the second try, at first and at most."""
-
-_PATIENT_TRIES = 20
-"""The same in a cluster, while keys are moved or another primary is elected: `PATIENCE` ends them."""
+__all__ = ["PATIENCE", "Command", "Link", "Script"]
 
 _COMPANY = 0.02
 """Seconds that what nobody waits for waits for other commands, whose write it shares."""
 
-_NOT_READY = ("LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "ASK ")
-"""How replies begin to commands that can be sent later."""
+_LATE_TRIES = 3
+"""How often a write is sent whose deadline was over when the server ran it."""
 
 
 class Script:
     def __init__(self, name: str) -> None:
         self.text = importlib.resources.files("store.backends").joinpath(name).read_text("utf-8")
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
-class Node:
-    """A server, and its connections: a list of commands is run as a whole on one of them.
-
-    `find` returns host and port when a connection is opened: after a failover they are another server's. In a cluster
-    it is the node with the store's slot. Commands share one connection, which is kept: what is issued in one turn of
-    the event loop goes out in one write. What makes later commands of its connection wait (`WAIT`, `XREAD` with
-    `BLOCK`) has to run apart, on a connection of its own.
-
-    Commands are sent again if their connection is cut: each of them must be one that may run twice.
-    """
-
-    def __init__(self, address: Address, find: Callable[[], Any], *, moves: bool, on_write: Callable[[], None]) -> None:
-        self._address = address
-        self._owner = Owner(address, self._connect) if address.kind == "cluster" else None
-        self._find = self._owner.find if self._owner else find
-        self._moves = moves
-        self._tries = _PATIENT_TRIES if self._owner else _TRIES
-        self._on_write = on_write
-        self._wire: Wire | None = None
-        self._opening: asyncio.Task[Wire] | None = None
-        self._idle: list[Wire] = []
-        self._reader: Wire | None = None
-
-    async def run(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies; one that the server refuses has a ReplyError as its reply. Raises OSError and ReplyError."""
-        if self._wire is not None and self._wire.is_open:
-            begun = time.monotonic()
-            try:
-                replies = await self._wire.send(commands)
-                if not self._must_repeat(replies):
-                    return replies
-            except Cut:
-                pass
-            left = PATIENCE - (time.monotonic() - begun)
-        else:
-            left = PATIENCE
-        async with asyncio.timeout(left):
-            return await self._repeat(lambda: self._run_once(commands))
-
-    async def run_apart(self, commands: Sequence[Command]) -> list[Any]:
-        """Like `run`, on a connection that has no other commands meanwhile."""
-        async with asyncio.timeout(PATIENCE):
-            return await self._repeat(lambda: self._run_apart_once(commands))
-
-    async def block(self, command: Command, seconds: float) -> Any:
-        """The reply to a command that waits for up to `seconds`, on a connection for these alone. Raises Cut if this
-        connection was cut since the last one: it is opened by the next."""
-        if self._reader is not None and not self._reader.is_open:
-            self._reader = None
-            raise Cut("the connection was closed")
-        if self._reader is None:
-            self._reader = await self._open(patience=seconds + PATIENCE)
-        (reply,) = await self._reader.exchange([command])
-        if isinstance(reply, hiredis.ReplyError):
-            self._must_repeat([reply])  # the next call may have to go to another server
-            self._reader.close()
-            raise reply
-        return reply
-
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        return sum(wire is not None and wire.is_open for wire in (self._wire, self._reader, *self._idle))
-
-    def close(self) -> None:
-        """Close all connections: the next commands open others."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        if self._reader is not None:
-            self._reader.close()
-        self._drop()
-
-    async def _repeat(self, run: Callable[[], Any]) -> list[Any]:
-        for attempt in range(self._tries):
-            try:
-                replies: list[Any] = await run()
-                if attempt == self._tries - 1 or not self._must_repeat(replies):
-                    return replies
-            except (OSError, hiredis.ReplyError) as error:
-                refused = isinstance(error, hiredis.ReplyError) and not str(error).startswith(_NOT_READY)
-                if attempt == self._tries - 1 or refused or isinstance(error, TimeoutError):
-                    raise
-            await asyncio.sleep(random.random() * min(_PAUSE[1], _PAUSE[0] * 2**attempt))
-        raise AssertionError("the last try returns or raises")
-
-    async def _run_once(self, commands: Sequence[Command]) -> list[Any]:
-        if self._wire is None or not self._wire.is_open:
-            if self._opening is None:  # one for all who wait, whoever of them gives up
-                self._opening = asyncio.ensure_future(self._open())
-                self._opening.add_done_callback(self._opened)
-            await asyncio.shield(self._opening)
-        assert self._wire is not None
-        replies = await self._wire.send(commands)
-        if self._owner is not None:
-            await self._owner.follow(commands, replies)
-        return replies
-
-    def _opened(self, opening: asyncio.Task[Wire]) -> None:
-        is_needed = self._opening is opening
-        if is_needed:
-            self._opening = None
-        if opening.cancelled() or opening.exception() is not None:
-            return
-        if is_needed:
-            self._wire = opening.result()
-            self._wire.on_write = self._on_write
-        else:
-            opening.result().close()
-
-    async def _run_apart_once(self, commands: Sequence[Command]) -> list[Any]:
-        self._idle = [wire for wire in self._idle if wire.is_open]
-        wire = self._idle.pop() if self._idle else await self._open()
-        wire.on_write = self._on_write
-        try:
-            replies = await wire.exchange(commands)
-        except BaseException:
-            wire.close()
-            raise
-        self._idle.append(wire)
-        return replies
-
-    async def _open(self, patience: float = PATIENCE) -> Wire:
-        host, port = await self._find()
-        return await self._connect(host, port, patience)
-
-    async def _connect(self, host: str, port: int, patience: float = PATIENCE) -> Wire:
-        address = self._address
-        greeting: list[Command] = []
-        if address.password:
-            greeting.append(("AUTH", address.user, address.password) if address.user else ("AUTH", address.password))
-        greeting.append(("CLIENT", "SETNAME", "toolgraft"))
-        if address.database:
-            greeting.append(("SELECT", address.database))
-        tls = _context(address.ca) if address.tls else None
-        return await Wire.open(host, port, *greeting, tls=tls, patience=patience)
-
-    def _must_repeat(self, replies: list[Any]) -> bool:
-        """Whether the server is not ready, or no longer the primary: another connection may lead to the next one."""
-        for reply in replies:
-            if isinstance(reply, hiredis.ReplyError):
-                is_elsewhere = self._owner is not None and self._owner.is_elsewhere(reply)
-                if is_elsewhere or (self._moves and str(reply).startswith("READONLY")):
-                    self._drop()
-                    return True
-                if str(reply).startswith(_NOT_READY):
-                    return True
-        return False
-
-    def _drop(self) -> None:
-        for wire in (self._wire, *self._idle):
-            if wire is not None:
-                wire.close()
-        self._idle.clear()
 
 
 class Link:
@@ -265,9 +97,10 @@ class Link:
         if node is not None:
             node.close()
 
-    def fail(self, error: BaseException | str) -> NoReturn:
-        """Raise StoreUnavailable, without secrets."""
-        raise StoreUnavailable(f"store {self.address.name}: {self._words(error)}") from (
+    def fail(self, error: BaseException | str, sending: Sending | None = None) -> NoReturn:
+        """Raise StoreUnavailable, without secrets; OutcomeUnknown for a write that may have run."""
+        kind = OutcomeUnknown if sending is not None and sending.is_in_doubt else StoreUnavailable
+        raise kind(f"store {self.address.name}: {self._words(error)}") from (
             error if isinstance(error, BaseException) else None
         )
 
@@ -285,17 +118,34 @@ class Link:
             run = node.run_apart if any(one[0] == "WAIT" for one in commands) else node.run
             return [shaped(*one) for one in zip(commands, await run(commands), strict=True)]
 
-    async def script(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> Any:
-        """Run a script. Raises StoreUnavailable."""
+    async def script(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], sending: Sending | None = None
+    ) -> Any:
+        """Run a script. `sending`: it writes. Raises StoreUnavailable."""
         rest = len(keys), *keys, *arguments
         await self._take_along()
-        async with self._using() as node:
-            (reply,) = await node.run([("EVALSHA", script.digest, *rest)])
+        async with self._using(sending=sending) as node:
+            (reply,) = await node.run([("EVALSHA", script.digest, *rest)], sending)
             if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-                (reply,) = await node.run([("EVAL", script.text, *rest)])  # a new or restarted server
+                (reply,) = await node.run([("EVAL", script.text, *rest)], sending)  # a new or restarted server
             if isinstance(reply, hiredis.ReplyError):
                 raise reply
             return reply
+
+    async def write(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[Any]:
+        """Run a script that writes, with a deadline before its arguments: the server's time, in microseconds, after
+        which it changes nothing, as its caller has given up by then. Its reply begins with the server's time, and is
+        that alone if it came too late. Returns the rest. Raises StoreUnavailable.
+
+        A server that was stopped runs what it was sent once it goes on. The deadline is by its clock alone."""
+        for _ in range(_LATE_TRIES):
+            deadline = int((self.time() + PATIENCE) * 1e6)
+            now, *rest = list(await self.script(script, keys, [deadline, *arguments], Sending()))
+            self.note_time(int(now))
+            if rest:
+                return rest
+            # nothing was changed: another server has another time, or this process was busy
+        self.fail("its clock runs ahead of every deadline")
 
     async def run_with(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], *commands: Command
@@ -338,9 +188,9 @@ class Link:
             return shaped(command, await node.block(command, seconds))
 
     @contextlib.asynccontextmanager
-    async def _using(self, *, waits: bool = False) -> AsyncIterator[Node]:
+    async def _using(self, *, waits: bool = False, sending: Sending | None = None) -> AsyncIterator[Node]:
         """`waits`: the command itself waits, so that its time says nothing. A cut of its connection says nothing
-        either, as it is not sent again."""
+        either, as it is not sent again. `sending`: it writes."""
         if self._node is None:
             self.fail("not open")
         breaker, traffic = self.breaker, self.traffic
@@ -362,14 +212,14 @@ class Link:
         except (hiredis.HiredisError, OSError) as error:
             if breaker.is_open:  # since another operation has waited in vain
                 traffic.failures["skipped"] += 1
-                self.fail(breaker.outage)
+                self.fail(breaker.outage, sending)
             kind = _kind(error)
             traffic.failures[kind] += 1
             if kind == "refused":
                 breaker.answered()
             elif kind == "timeout" or not waits:
                 breaker.fail(self._words(error), began)
-            self.fail(error)
+            self.fail(error, sending)
         finally:
             traffic.running -= 1
             if not traffic.running:
@@ -402,14 +252,9 @@ class Link:
         return at + time.monotonic() - then
 
 
-@functools.cache
-def _context(ca: str | None) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=ca)
-
-
 def _kind(error: Exception) -> Failure:
     if isinstance(error, TimeoutError):
         return "timeout"
-    if isinstance(error, OSError) or str(error).startswith(_NOT_READY):
+    if isinstance(error, OSError) or is_not_ready(error):
         return "connection"
     return "refused"

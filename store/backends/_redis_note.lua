@@ -1,16 +1,20 @@
 -- Notes a turn without calls.
 --
 -- KEYS: the counter of numbers, the notes, the ledger, the turns, the sessions that are due.
--- ARGV: the life of keys in seconds, the time, when the session is due, the session, the time as notes begin with it,
+-- ARGV: the deadline, by the server's clock in microseconds, the life of keys in seconds, the time, when the session is due, the session, the time as notes begin with it,
 --   the chain, the keys
--- Returns the server's time in microseconds, and the ledger's revision before and after it (0: none).
+-- Returns the server's time in microseconds, and the ledger's revision before and after it (0: none); the time alone if
+--   that is past the deadline.
 
-local life, created, due, session, noted, chain = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local life, created, due, session, noted, chain = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+if now > tonumber(ARGV[1]) then
+  return {string.format('%.0f', now)}
+end
 
-for index = 7, #ARGV do
-  local own = index == 7 and chain or ''
+for index = 8, #ARGV do
+  local own = index == 8 and chain or ''
   local known = redis.call('HGET', KEYS[2], ARGV[index])
   if known and string.sub(known, #noted + 1) ~= own then
     own = ''

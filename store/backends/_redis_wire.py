@@ -8,14 +8,15 @@ from typing import Any, Self
 
 import hiredis
 
+from store.backends._redis_timers import patiently, time_back
+
 PATIENCE = 5.0
 """Seconds after which a server that does not answer is considered unavailable."""
 
 type Command = tuple[Any, ...]
 
-_LATE = 0.1
-"""The share of its patience by which a connection's timer comes late if the event loop was blocked: the server gets as
-much more time."""
+FULL = "ERR max number of clients"
+"""How the only reply of a server begins that has no room for a connection."""
 
 _CODES = ("WRONGPASS", "NOPERM", "DENIED", "LOADING", "MASTERDOWN")
 """How replies to AUTH begin that say more than `ERR`."""
@@ -68,7 +69,7 @@ class Wire(asyncio.Protocol):
         patience: float = PATIENCE,
     ) -> Self:
         """Connect, and run the commands of the greeting. Raises OSError and ReplyError."""
-        async with asyncio.timeout(PATIENCE):
+        async with patiently(PATIENCE):
             loop = asyncio.get_running_loop()
             _, wire = await loop.create_connection(lambda: cls(patience), host, port, ssl=tls)
             try:
@@ -146,8 +147,8 @@ class Wire(asyncio.Protocol):
         assert self._watch is not None
         now = self._loop.time()
         late, self._watch = now - self._watch.when(), None
-        if self._exchanges and late > _LATE * self._patience:  # commands may not have been sent, nor replies read
-            self._watch = self._loop.call_at(now + min(late, self._patience), self._check)
+        if self._exchanges and (more := time_back(late, self._patience)):  # nothing may have been sent, nor read
+            self._watch = self._loop.call_at(now + more, self._check)
             return
         overdue = [one for one in self._exchanges if one.sent + self._patience <= now]
         for exchange in overdue:
@@ -169,12 +170,18 @@ class Wire(asyncio.Protocol):
             self._watch.cancel()
             self._watch = None
         while self._exchanges:
-            waiter = self._exchanges.popleft().waiter
-            if not waiter.done():
-                waiter.set_exception(Cut(reason))
+            exchange = self._exchanges.popleft()
+            if exchange.waiter.done():
+                continue
+            if exchange.replies and str(exchange.replies[-1]).startswith(FULL):
+                exchange.waiter.set_exception(hiredis.ReplyError(str(exchange.replies[-1])))
+            else:
+                exchange.waiter.set_exception(Cut(reason))
 
 
 def _without_secrets(refusal: hiredis.ReplyError) -> hiredis.ReplyError:
     """What is raised for a refused AUTH: some servers repeat the password in their words, or the beginning of it."""
+    if str(refusal).startswith(FULL):
+        return hiredis.ReplyError(f"{FULL} reached")
     code = str(refusal).partition(" ")[0]
     return hiredis.ReplyError(f"{code if code in _CODES else 'ERR'} the server refuses AUTH")

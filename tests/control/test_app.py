@@ -16,7 +16,7 @@ from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.web.routing import DirectRoute
 from store.backends import _patience
-from store.base import Store, StoreUnavailable
+from store.base import NotDurable, OutcomeUnknown, Store, StoreUnavailable
 from store.factory import open_url
 
 OPERATIONS = {
@@ -228,3 +228,23 @@ async def test_a_database_that_another_program_holds_for_good_is_a_503(
             assert (await client.get("/v1/sessions/default")).json()["delivery"] == "auto"
         assert (await client.patch("/v1/sessions/default", json={"delivery": "loop"})).status_code == 200
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StoreUnavailable("x"), "nothing was changed"),
+        (OutcomeUnknown("x"), "the change may have been made"),
+        (NotDurable("x"), "the change was made"),
+    ],
+)
+async def test_a_failure_of_the_store_says_whether_something_was_changed(
+    client: httpx2.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    async def down(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(store, "put_policy", down)
+    answer = await client.patch("/v1/sessions/s", json={})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert words in answer.json()["detail"]

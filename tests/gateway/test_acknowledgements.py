@@ -89,7 +89,7 @@ async def test_a_refused_turn_is_not_in_the_conversation(
 
     monkeypatch.setattr(house.store, "sync", failing)
     refused = await house.post(path, document | {"input": "refused", "stream": stream})
-    assert "the change was made, but the disk or all replicas have failed" in refused.text
+    assert "the response could not be safely stored: send the same request again" in refused.text
     await house.post(path, document | {"input": "another"})
     contents = upstream.bodies[-1]["contents"]
     assert "refused" not in str(contents)
@@ -124,7 +124,7 @@ async def test_an_answer_that_could_not_be_kept_is_not_the_client_s_and_its_tool
 
     monkeypatch.setattr(house.store, "add_response", failing)
     lost = await house.post(path, document)
-    assert "the store cannot be used now" in lost.text
+    assert "the response could not be safely stored: send the same request again" in lost.text
     retry = await house.post(path, document)
     assert "done" in retry.text
     assert house.proxy.tools.begun == ["send"]

@@ -365,7 +365,7 @@ async def test_a_retry_after_a_failed_flush_requests_the_last_round_again(
 
     monkeypatch.setattr(sender.store, "sync", failing)
     failed = await sender.post(path, asked(stream, "chat"))
-    assert "the store cannot be used now" in failed.text
+    assert "the response could not be safely stored" in failed.text
     retry = await sender.post(path, asked(stream, "chat"))
     assert "completed" in retry.text or "STOP" in retry.text
     assert (begun(sender), len(upstream.bodies)) == (1, 3)

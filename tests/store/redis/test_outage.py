@@ -11,6 +11,7 @@ import pytest
 
 from store.backends import _breaker as breaker
 from store.backends import _redis_link as links
+from store.backends import _redis_node as nodes
 from store.backends._redis_wire import Command, Wire
 from store.backends.redis import RedisStore
 from store.base import StoreUnavailable
@@ -48,8 +49,9 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RedisSto
 
 
 async def _be_impatient(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "PATIENCE", 0.3)
-    monkeypatch.setattr(links.Node._open, "__defaults__", (0.3,))
+    for module in (links, nodes):
+        monkeypatch.setattr(module, "PATIENCE", 0.3)
+    monkeypatch.setattr(nodes.Node._open, "__defaults__", (0.3,))
     assert store.link._node is not None
     store.link._node._drop()
     await store.link.run(("PING",))
