@@ -109,7 +109,9 @@ async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog:
         assert await names(source) == []
         assert "MCP server 's' is not up: All connection attempts failed" in caplog.text
         async with serving(port):
-            await asyncio.wait_for(changed.wait(), 15)
+            with caplog.at_level(logging.INFO):
+                await asyncio.wait_for(changed.wait(), 15)
+            assert "MCP server 's' is up, " in caplog.text
             await check_everything(source, tmp_path / "notes", until)
         with pytest.raises(ToolError, match="MCP server 's'") as raised:
             await call(source, "add", a=1, b=2)

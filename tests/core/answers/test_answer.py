@@ -288,3 +288,21 @@ def test_every_event_holds_a_part_and_no_grafted_call(
         calls = [part for part in state.true_parts if "functionCall" in part]
         assert len(calls) == len(state.slots)
         assert [s.call_id for s in state.slots if s.call_id] == [c.call_id for c in state.captured]
+
+
+@pytest.mark.parametrize(
+    ("calls", "status"),
+    [
+        ([call(), call()], "requested"),
+        ([call(args={"a": "x" * 200})], "completed"),
+        ([call(), call(args={"a": "x" * 200})], "requested"),
+    ],
+    ids=["pending", "failed at once", "both"],
+)
+def test_the_placeholder_s_status_says_whether_a_call_is_pending(calls: list[Document], status: str) -> None:
+    answer = rewriter(limits=Limits(9, 100))
+    answer.placeholder = Placeholder("Tool call {status}: {names} [{turn_id}]")
+    visible = answer.feed(event(*calls, finish="STOP"))
+    assert visible is not None
+    names = ", ".join(["f"] * len(calls))
+    assert visible == event(f"Tool call {status}: {names} [turn_0000000000000000]", finish="STOP")
