@@ -47,7 +47,7 @@ def _status(api: "Api") -> dict[str, Any]:
         "tools": [] if problem else _tools(api),
         "held_tools": [one["name"] for one in api.get("/v1/mcp/held")["items"]],
         "waiting": [] if problem else list(api.items("/v1/calls", status="pending")),
-        "failed": [] if problem else _failed(api),
+        **({"failed": [], "all_failed_read": True} if problem else _failed(api)),
     }
 
 
@@ -57,11 +57,12 @@ def _tools(api: "Api") -> list[str]:
     return [] if found is None else [tool["name"] for tool in found["shared"]]
 
 
-def _failed(api: "Api") -> list[Any]:
-    """The calls that failed of late, oldest first."""
-    found = islice(api.items("/v1/calls", status="failed"), _MOST_READ)
+def _failed(api: "Api") -> dict[str, Any]:
+    """The calls that failed of late, oldest first, and whether all failed calls were read."""
+    found = list(islice(api.items("/v1/calls", status="failed"), _MOST_READ))
     since = time.time() - _RECENT
-    return [call for call in found if call["updated_at"] >= since]
+    recent = [call for call in found if call["updated_at"] >= since]
+    return {"failed": recent, "all_failed_read": len(found) < _MOST_READ}
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
@@ -85,7 +86,11 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         own = "no toolset of its own" if session["tools"] is None else _count(session["tools"], "tool")
         changed = ", ".join(f"{name}={session[name]}" for name in session["overrides"])
         yield f"  session {session['name']}: {own}" + (f"; {changed}" if changed else "")
-    waiting = found["waiting"]
+    yield from _waiting_lines(found["waiting"])
+    yield from _failed_lines(found["failed"], found["all_failed_read"])
+
+
+def _waiting_lines(waiting: list[Any]) -> Iterator[str]:
     for call in waiting[:_MOST_WAITING]:
         if call["approval"] == "waiting":
             yield f"  {call['name']} waits for an approval: toolgraft approve {call['call_id']}"
@@ -95,7 +100,11 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             yield f"  {call['name']} waits for {'a worker' if call['owner'] == 'workers' else 'the proxy'}"
     if len(waiting) > _MOST_WAITING:
         yield f"  {len(waiting) - _MOST_WAITING} more calls wait: toolgraft calls --status pending"
-    failed = found["failed"]
+
+
+def _failed_lines(failed: list[Any], are_all_read: bool) -> Iterator[str]:
+    if not are_all_read:
+        yield f"  {_MOST_READ} calls or more have failed, not all of them were read: toolgraft calls --status failed"
     for call in failed[-_MOST_FAILED:]:
         yield f"  {call['name']} failed at {_clock(call['updated_at'])}: {shortened(call['error'] or '', 100)}"
     if len(failed) > _MOST_FAILED:

@@ -1,6 +1,9 @@
 import json
 import re
 
+import pytest
+
+from addon.cli import status
 from store.models import Policy, Toolset
 from tests.cli.conftest import Cli, Proxy
 
@@ -37,6 +40,16 @@ def test_tools_of_every_session_and_calls_that_failed_of_late_are_named(cli: Cli
     ]
 
 
+def test_it_says_so_where_there_are_too_many_failed_calls_to_read(
+    cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_MOST_READ", 2)
+    for number in range(2):
+        proxy.capture(f"call_{number}")
+        proxy.run(proxy.store.answer("default", f"call_{number}", error="x"))
+    assert "2 calls or more have failed, not all of them were read" in cli("status").stdout
+
+
 def test_a_store_that_fails_is_named(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     proxy.fail_ping()
@@ -47,7 +60,7 @@ def test_as_json_it_is_one_document(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     found = json.loads(cli("status", "--json").stdout)
     assert set(found) == {"url", "version", "problem", "processes", "sessions", "tools", "held_tools"} | {
-        *("waiting", "failed")
+        *("waiting", "failed", "all_failed_read")
     }
     assert [call["call_id"] for call in found["waiting"]] == ["call_1"]
 
