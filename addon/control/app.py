@@ -101,5 +101,10 @@ def _open_paths(routes: list[DirectRoute]) -> list[str]:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    problem = Problem(404, "unknown path: /docs lists the paths")
+    words = "unknown path: /docs lists the paths"
+    beginning = "/".join(scope["path"].split("/")[:3])  # such as /v1/responses
+    paths = (route.path for route in scope["router"].routes)
+    if near := sorted({path for path in paths if path == beginning or path.startswith(f"{beginning}/")}):
+        words = f"unknown path. There are {', '.join(near)}; /docs describes them"
+    problem = Problem(404, words)
     await refusal(problem, scope)(scope, receive, send)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from addon.fake_gemini import websocket
+from addon.fake_gemini import compatible, websocket
 from addon.fake_gemini.documents import Json
 from addon.fake_gemini.entrance import Log, check_key
 from addon.fake_gemini.errors import Refused, pretty
@@ -92,7 +92,11 @@ class App:
         if route.method == "countTokens" and posted:
             return service.count_tokens(exchange.json(), route)
         if route.method == "models" and not posted:
-            return service.describe(route)
+            if route.surface != "chat":
+                return service.describe(route)
+            return compatible.models() if not route.model else compatible.model(service.describe(route)["name"])
+        if route.method == "embeddings" and posted:
+            return compatible.embeddings(exchange.json())
         if route.method == "cachedContents":
             name = exchange.path.lstrip("/").partition("/")[2]
             if posted and not route.name:

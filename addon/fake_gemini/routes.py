@@ -15,7 +15,8 @@ _ROUTES = (
         "interactions",
         rf"(?P<version>v1|v1beta|v1alpha|v1beta1)/{_VERTEX}(?P<method>interactions)(?:/(?P<name>[^/:]+))?",
     ),
-    ("chat", r"(?P<version>v1|v1beta|v1alpha)/openai/(?P<method>chat/completions)"),
+    ("chat", r"(?P<version>v1|v1beta|v1alpha)/openai/(?P<method>chat/completions|embeddings)"),
+    ("chat", r"(?P<version>v1|v1beta|v1alpha)/openai/(?P<method>models)(?:/(?:models/)?(?P<model>[^/:]+))?"),
     (
         "chat-vertex",
         r"(?P<version>v1|v1beta1)/projects/[^/]+/locations/[^/]+/endpoints/openapi/(?P<method>chat/completions)",

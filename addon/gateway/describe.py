@@ -47,6 +47,11 @@ GEMINI_BODY = _body(
         "stream": {"type": "boolean"},
     }
 )
+CHAT_BODY = _body(
+    {"model": _TEXT, "messages": _OBJECTS, "tools": _OBJECTS, "stream": {"type": "boolean"}},
+    required=["model", "messages"],
+)
+EMBEDDINGS_BODY = _body({"model": _TEXT, "input": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}})
 COMPACTION_BODY = _body(
     {
         "model": _TEXT,

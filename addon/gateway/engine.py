@@ -3,8 +3,9 @@
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
 
 import httpx2
 import xxhash
@@ -32,6 +33,7 @@ logger = logging.getLogger("toolgraft")
 MODEL_FORM = "a model's name, such as gemini-3-flash or tunedModels/mine"
 _MODEL = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = "v1beta"
+OWN_HEADERS = [(b"accept-encoding", b"identity"), (b"user-agent", b"toolgraft")]
 
 
 class Engine:
@@ -65,12 +67,58 @@ class Engine:
         The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
         early, for example because the client hangs up, the turn is cancelled. If it is left with an error, the answer
         counts as not delivered. Raises TurnFailed, StoreUnavailable."""
-        began, turn = time.monotonic(), _Turn(Summary(caller.session, model=model, is_streamed=stream))
-        try:
-            sent = self._output(caller, model, request, handover, turn, turn_ids=turn_ids, stream=stream)
-            async with aclosing(sent) as output:
+        contents = with_dummy_signatures(request["contents"], model)
+        sent = Sent(
+            _target(model, stream=stream),
+            self._address(model, caller.key, stream=stream),
+            encode({**request, "contents": contents}),
+            _by_place(contents, turn_ids),
+        )
+        async with self._reported(caller, model, handover, stream=stream) as turn:
+            async with aclosing(self._output(caller, sent, handover, turn)) as output:
                 async with aclosing(_documents(output, turn)) as documents:
                     yield documents
+
+    @asynccontextmanager
+    async def relay(
+        self, caller: Caller, model: str, sent: "Sent", handover: Handover, *, stream: bool
+    ) -> AsyncGenerator[Output]:
+        """The answer as the upstream's surface writes it: its head, and then its bytes. If the block is left early or
+        with an error: as for `answer`. Raises TurnFailed, StoreUnavailable."""
+        async with self._reported(caller, model, handover, stream=stream) as turn:
+            async with aclosing(self._output(caller, sent, handover, turn)) as output:
+                yield _noting_status(output, turn)
+
+    async def fetch(self, caller: Caller, address: Address, body: bytes) -> tuple[int, bytes]:
+        """The status and body of an answer that has nothing to do with tools. Raises TurnFailed."""
+        upstream = self._upstreams.upstream(caller, body, streams=False)
+        try:
+            async with upstream.send(address, body, max_bytes=self._grafter().settings.max_answer) as answer:
+                return answer.status, b"".join([chunk async for chunk in answer.chunks()])
+        except httpx2.RequestError as error:
+            raise _unreachable(error) from error
+
+    def _address(self, model: str, key: str, *, stream: bool) -> Address:
+        name = model if "/" in model else f"models/{model}"
+        operation = "streamGenerateContent?alt=sse" if stream else "generateContent"
+        return Address(
+            "POST",
+            f"{self.base_url}/{_VERSION}/{name}:{operation}",
+            [(b"content-type", b"application/json"), *OWN_HEADERS, (b"x-goog-api-key", key.encode())],
+        )
+
+    @property
+    def base_url(self) -> str:
+        """The upstream's."""
+        return self._grafter().settings.upstream
+
+    @asynccontextmanager
+    async def _reported(
+        self, caller: Caller, model: str, handover: Handover, *, stream: bool
+    ) -> AsyncGenerator["_Turn"]:
+        began, turn = time.monotonic(), _Turn(Summary(caller.session, model=model, is_streamed=stream))
+        try:
+            yield turn
         except BaseException as error:
             turn.fail(error)
             await handover.settle(whole=False)
@@ -87,49 +135,45 @@ class Engine:
         sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
         return Handover(store, caller.session, keys.request(sent), grafter.owners, settings.retry_window)
 
-    async def _output(
-        self,
-        caller: Caller,
-        model: str,
-        request: Document,
-        handover: Handover,
-        turn: "_Turn",
-        *,
-        turn_ids: Sequence[str],
-        stream: bool,
-    ) -> Output:
-        grafter, contents = self._grafter(), with_dummy_signatures(request["contents"], model)
-        body = encode({**request, "contents": contents})
-        target = _target(model, stream=stream)
+    async def _output(self, caller: Caller, sent: "Sent", handover: Handover, turn: "_Turn") -> Output:
+        grafter = self._grafter()
         try:
             config = await grafter.door_config(caller.session)
         except GraftFailed as error:
             raise TurnFailed(500, f"toolgraft: {error}") from error
-        address = _address(grafter, target, model, caller.key)
         outcome = await grafter.request(
-            target,
+            sent.target,
             config,
-            body,
+            sent.body,
             asker=asker_of_key(caller.key),
-            url=address.url,
-            turn_ids=_by_place(contents, turn_ids),
+            url=sent.address.url,
+            turn_ids=sent.turn_ids,
         )
         if not isinstance(outcome, Forward):
             for out in _own_answer(outcome):
                 yield out
             return
         turn.summary = outcome.summary or turn.summary
-        upstream = self._upstreams.upstream(caller, body, streams=stream)
+        upstream = self._upstreams.upstream(caller, sent.body, streams=turn.summary.is_streamed)
         if outcome.exchange is None:
-            async with aclosing(_forward_ungrafted(grafter, upstream, address, outcome)) as output:
+            async with aclosing(_forward_ungrafted(grafter, upstream, sent.address, outcome)) as output:
                 async for out in output:
                     yield out
             return
-        runner = Runner(grafter, self._executors, upstream, outcome.exchange, address, outcome.body)
+        runner = Runner(grafter, self._executors, upstream, outcome.exchange, sent.address, outcome.body)
         handover.runners.append(runner)
         async with aclosing(runner.output()) as output:
             async for out in output:
                 yield out
+
+
+class Sent(NamedTuple):
+    """A request of a turn. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places."""
+
+    target: Target
+    address: Address
+    body: bytes
+    turn_ids: Mapping[int, str] = {}
 
 
 class _Turn:
@@ -166,19 +210,6 @@ def _target(model: str, *, stream: bool) -> Target:
     return Target("developer", operation, framing, model.rpartition("/")[2], (), ())
 
 
-def _address(grafter: Grafter, target: Target, model: str, key: str) -> Address:
-    name = model if "/" in model else f"models/{model}"
-    query = "?alt=sse" if target.framing is Framing.SSE else ""
-    path = f"/{_VERSION}/{name}:{target.operation.value}{query}"
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"accept-encoding", b"identity"),
-        (b"user-agent", b"toolgraft"),
-        (b"x-goog-api-key", key.encode()),
-    ]
-    return Address("POST", f"{grafter.settings.upstream}{path}", headers)
-
-
 def _own_answer(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:
     """An answer made by the proxy."""
     assert isinstance(outcome, Reply), "the turn is cancelled if the client hangs up"
@@ -203,6 +234,21 @@ async def _forward_ungrafted(grafter: Grafter, upstream: Upstream, address: Addr
                 await note_answer(grafter, sent.noted, answer.content_type, bytes(received), whole=whole)
 
 
+def _unreachable(error: httpx2.RequestError) -> TurnFailed:
+    words = str(error) or type(error).__name__
+    return TurnFailed(502, f"toolgraft: the model cannot be reached, or its answer broke off: {words}")
+
+
+async def _noting_status(output: Output, turn: _Turn) -> Output:
+    try:
+        async for out in output:
+            if isinstance(out, Head):
+                turn.status = out.status
+            yield out
+    except httpx2.RequestError as error:
+        raise _unreachable(error) from error
+
+
 async def _documents(output: Output, turn: _Turn) -> AsyncGenerator[Document]:
     """The response documents of an output. Raises TurnFailed."""
     status, decoder, whole = 0, None, bytearray()
@@ -218,8 +264,7 @@ async def _documents(output: Output, turn: _Turn) -> AsyncGenerator[Document]:
                     if event.data is not None:
                         yield _document(event.data)
     except httpx2.RequestError as error:
-        words = str(error) or type(error).__name__
-        raise TurnFailed(502, f"toolgraft: the model cannot be reached, or its answer broke off: {words}") from error
+        raise _unreachable(error) from error
     if status != 200:
         raise TurnFailed.from_body(status, bytes(whole))
     if decoder is None:

@@ -21,10 +21,12 @@ class FrontDoor:
         self.store = conversations.store
         self.key = key
 
-    async def receive(self, request: Request, api: ApiContext, path: str) -> tuple[Caller, Any, Handover]:
+    async def receive(
+        self, request: Request, api: ApiContext, path: str, *, has_body: bool = True
+    ) -> tuple[Caller, Any, Handover]:
         """The caller, the body's JSON, and the handover of the answer. Raises Problem."""
         caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-        return caller, parse(body), self.handover(request, caller, path, body)
+        return caller, parse(body) if has_body else None, self.handover(request, caller, path, body)
 
     def handover(self, request: HTTPConnection, caller: Caller, path: str, body: bytes) -> Handover:
         return self.engine.handover(caller, path, access_of(request).token, body)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from addon.core.summaries import Summary
-from addon.gateway import gemini, responses
+from addon.gateway import compatible, gemini, responses
+from addon.gateway.compatible import CompatibleRoutes
 from addon.gateway.conversations import Conversations
 from addon.gateway.engine import Engine
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
@@ -40,6 +41,8 @@ def gateway_routes(
     routes = [
         *door.router().routes,
         socket_route(door, door.turns),
+        *CompatibleRoutes(engine, conversations, key).router().routes,
         *GeminiRoutes(engine, conversations, key).router().routes,
     ]
-    return ExtraRoutes(routes, {responses.PATH: in_openai_s_words, gemini.PATH: in_google_s_words})
+    openai = (responses.PATH, *compatible.PREFIXES)
+    return ExtraRoutes(routes, dict.fromkeys(openai, in_openai_s_words) | {gemini.PATH: in_google_s_words})

@@ -1,0 +1,177 @@
+"""`/v1/chat/completions`, `/v1/embeddings` and `/v1/models`: what Gemini's own OpenAI-compatible endpoint has.
+
+Chat completions are rewritten as those of any client of that endpoint are. The other two pass through.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+import xxhash
+from cachetools import TTLCache
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.core.framing.documents import encode
+from addon.gateway import compatible_examples as examples
+from addon.gateway.conversations import Conversations
+from addon.gateway.describe import CHAT_BODY, EMBEDDINGS_BODY, IN_OPENAI_S_WORDS, UPSTREAM, parameters
+from addon.gateway.engine import OWN_HEADERS, Engine, Sent, check_model
+from addon.gateway.failures import TurnFailed, in_openai_s_words
+from addon.gateway.front_door import FrontDoor
+from addon.gateway.handover import Handover
+from addon.gateway.streaming import Stream, answer_while_connected
+from addon.gateway.upstream_factory import Caller
+from addon.loop.runner import Head
+from addon.loop.upstream import Address
+from addon.surfaces import match_path
+from addon.web.access import needs
+from addon.web.describe import Group, answers, body_example
+from addon.web.problems import Problem
+from addon.web.routing import ApiContext, ApiDep
+
+CHAT, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/embeddings", "/v1/models"
+PREFIXES = ("/v1/chat", EMBEDDINGS, MODELS, "/v1/conversations")
+"""The paths below which refusals are in OpenAI's form."""
+_ENDPOINT = "/v1beta/openai"
+_LISTS, _LIST_TTL = 64, 300.0
+"""How many lists of models are remembered, each for another key, and for how many seconds."""
+
+
+class CompatibleRoutes(FrontDoor):
+    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
+        super().__init__(engine, conversations, key)
+        self._models: TTLCache[tuple[bytes, str], bytes] = TTLCache(_LISTS, _LIST_TTL, timer=time.monotonic)
+
+    def router(self) -> Group:
+        router = Group("front doors")
+
+        @router.post(
+            CHAT,
+            summary="Ask Gemini with chat completions",
+            responses=answers(examples.COMPLETION, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(examples.CHAT, CHAT_BODY) | parameters(key=True),
+        )
+        @needs("ask")
+        async def complete(api: ApiDep, request: Request) -> Response:
+            """A request of Gemini's OpenAI-compatible endpoint, streamed or not. The proxy runs the session's tools;
+            calls of the client's own functions are returned as `tool_calls`."""
+            caller, body, handover = await self.receive(request, api, CHAT)
+            model = _model_of(body)
+            return await answer_while_connected(
+                request, api, handover, lambda: self._completed(api, caller, model, body, handover)
+            )
+
+        @router.post(
+            EMBEDDINGS,
+            summary="Embed texts",
+            responses=answers(examples.EMBEDDED, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(examples.EMBED, EMBEDDINGS_BODY) | parameters(key=True),
+        )
+        @needs("ask")
+        async def embed(api: ApiDep, request: Request) -> Response:
+            """Passed on to Gemini's OpenAI-compatible endpoint."""
+            caller, body, handover = await self.receive(request, api, EMBEDDINGS)
+            _model_of(body)
+            return await answer_while_connected(
+                request, api, handover, lambda: self._passed_on(caller, "POST", "embeddings", encode(body))
+            )
+
+        @router.get(
+            MODELS,
+            summary="List the models",
+            responses=answers(examples.MODELS, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=parameters(key=True),
+        )
+        @needs("ask")
+        async def list_models(api: ApiDep, request: Request) -> Response:
+            """Gemini's list for this key, at most five minutes old."""
+            return await self._described(api, request, "models")
+
+        @router.get(
+            f"{MODELS}/{{model:path}}",
+            summary="Show a model",
+            responses=answers(examples.MODELS["data"][0], refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=parameters(key=True),
+        )
+        @needs("ask")
+        async def show_model(api: ApiDep, request: Request, model: str) -> Response:
+            return await self._described(api, request, f"models/{quote(check_model(model).removeprefix('models/'))}")
+
+        return router
+
+    async def _completed(self, api: ApiContext, caller: Caller, model: str, body: Any, handover: Handover) -> Response:
+        streams = body.get("stream") is True
+        target = match_path("POST", f"{_ENDPOINT}/chat/completions")
+        assert target is not None
+        sent = Sent(target, self._address(caller, "POST", "chat/completions"), encode(body))
+        answer = _relayed(self.engine, caller, model, sent, handover, streams=streams)
+        try:
+            head = await anext(answer)
+            assert isinstance(head, Head)
+            kind = dict(head.headers).get(b"content-type", b"application/json").decode("latin-1")
+            if head.status == 200 and kind.startswith("text/event-stream"):
+                return Stream(_bytes(answer), api)
+            return _checked(head.status, b"".join([piece async for piece in _bytes(answer)]), kind)
+        except TurnFailed as error:
+            return in_openai_s_words(error)
+
+    async def _described(self, api: ApiContext, request: Request, path: str) -> Response:
+        caller, _, handover = await self.receive(request, api, f"/v1/{path}", has_body=False)
+        key = xxhash.xxh3_128_digest(caller.key.encode()), path
+        if (known := self._models.get(key)) is not None:
+            return Response(known, media_type="application/json")
+        answer = await answer_while_connected(
+            request, api, handover, lambda: self._passed_on(caller, "GET", path, b"", key)
+        )
+        return answer
+
+    async def _passed_on(
+        self, caller: Caller, method: str, path: str, body: bytes, key: tuple[bytes, str] | None = None
+    ) -> Response:
+        """`key`: of the answer in the cache of models."""
+        try:
+            status, answer = await self.engine.fetch(caller, self._address(caller, method, path), body)
+            response = _checked(status, answer, "application/json")
+        except TurnFailed as error:
+            return in_openai_s_words(error)
+        if key is not None:
+            self._models[key] = answer
+        return response
+
+    def _address(self, caller: Caller, method: str, path: str) -> Address:
+        headers = [*OWN_HEADERS, (b"authorization", f"Bearer {caller.key}".encode())]
+        if method == "POST":
+            headers.append((b"content-type", b"application/json"))
+        return Address(method, f"{self.engine.base_url}{_ENDPOINT}/{path}", headers)
+
+
+async def _relayed(
+    engine: Engine, caller: Caller, model: str, sent: Sent, handover: Handover, *, streams: bool
+) -> AsyncGenerator[Head | bytes]:
+    async with engine.relay(caller, model, sent, handover, stream=streams) as output:
+        async for out in output:
+            yield out
+
+
+async def _bytes(answer: AsyncGenerator[Head | bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(answer):
+        async for out in answer:
+            assert isinstance(out, bytes)
+            yield out
+
+
+def _checked(status: int, body: bytes, media_type: str) -> Response:
+    """Raises TurnFailed for an error."""
+    if status != 200:
+        raise TurnFailed.from_body(status, body)
+    return Response(body, media_type=media_type)
+
+
+def _model_of(body: Any) -> str:
+    """Raises Problem (400)."""
+    if not isinstance(body, dict):
+        raise Problem(400, "the body must be a JSON object")
+    return check_model(body.get("model"))
