@@ -143,6 +143,13 @@ def _leniently[R: Record](model: type[R], text: str, error: ValidationError) -> 
         return None
 
 
+def log_damaged(what: str, where: str) -> None:
+    """Log, once, that something which is no record is left out."""
+    if len(_logged) < _MAX_LOGGED and (digest := hash((what, where))) not in _logged:
+        _logged.add(digest)
+        logger.warning("%s of the store is damaged and is left out: %s", what, where)
+
+
 def _log(model: type[Record], text: str, error: ValidationError) -> None:
     if len(_logged) < _MAX_LOGGED and (digest := hash((model, text))) not in _logged:
         _logged.add(digest)

@@ -58,6 +58,9 @@ def places_of(flat: Sequence[bytes]) -> list[tuple[bytes, int]]:
 
 
 def lease_of(text: bytes) -> tuple[float, float]:
-    """The end of a proxy's lease, and when the proxy was last alive."""
-    until, alive = text.split()
-    return float(until), float(alive)
+    """The end of a proxy's lease, and when the proxy was last alive. A damaged lease has ended: its proxy renews it."""
+    try:
+        until, alive = text.split()
+        return float(until), float(alive)
+    except ValueError:
+        return 0.0, 0.0

@@ -59,7 +59,7 @@ class RedisExpiry(RedisRetries):
     async def _expire_notices(self, horizon: float) -> int:
         """Notices are not records: they are not counted."""
         (entries,) = await self.link.run(("XRANGE", self.keys.notices, "-", "+", "COUNT", 8 * BATCH))
-        old = [entry_id for entry_id, fields in entries if float(fields[b"c"]) < horizon]
+        old = [entry_id for entry_id, fields in entries if _made_at(entry_id, fields) < horizon]
         if old:
             number = int(old[-1].partition(b"-")[0])
             await self.link.run(
@@ -89,7 +89,7 @@ class RedisExpiry(RedisRetries):
             for name, found in (("cached_at", cached), ("thread", threads)):
                 if any(age is None or age >= horizon for age in tx.get_scores(of(session, name), *found)):
                     raise Stale
-            if any(value is None or noted_at(value) >= horizon - self.ttl for value in tx.get("plain", *notes)):
+            if any(value is None or _noted_at(value) >= horizon - self.ttl for value in tx.get("plain", *notes)):
                 notes.clear()
             deleted = self._expire_turns(tx, turns) + self._expire_responses(tx, threads)
             for name in cached:
@@ -99,7 +99,7 @@ class RedisExpiry(RedisRetries):
                 self._forget_answer(tx, response_id.decode())
             if notes:
                 tx.do("HDEL", "plain", *notes)
-            old_events = [one for one, fields in tx.need(events)[0] if float(fields[b"c"]) < horizon]
+            old_events = [one for one, fields in tx.need(events)[0] if _made_at(one, fields) < horizon]
             if old_events:
                 number = int(old_events[-1].partition(b"-")[0])
                 tx.do_shared("XTRIM", tx.keys.events(session), "MINID", number + 1)
@@ -153,8 +153,8 @@ class RedisExpiry(RedisRetries):
         while True:
             ((cursor, found),) = await self.link.run(("HSCAN", of(session, "plain"), cursor, "COUNT", BATCH))
             for key, value in found.items():
-                first = min(first, noted_at(value))
-                if noted_at(value) < horizon:
+                first = min(first, noted := _noted_at(value))
+                if noted < horizon:
                     old.append(key)
             if len(old) >= BATCH:
                 return list(dict.fromkeys(old))[: 2 * BATCH]
@@ -180,7 +180,7 @@ class RedisExpiry(RedisRetries):
             lives = (self.ttl, self.ttl, self.ttl, min(self.ttl, rules.ANSWERS_KEPT))
             times = [float(found[1]) + life for found, life in zip(tx.need(*ages), lives, strict=True) if found]
             times += [float(place) / 1e6 + NEAR + self.ttl for place in tx.need(turn)[0][1:]]
-            times += (float(fields[b"c"]) + self.ttl for _, fields in tx.need(first)[0])
+            times += (_made_at(*entry) + self.ttl for entry in tx.need(first)[0])
             if (oldest := tx.need(notes)[0]) is not None:
                 times.append(float(oldest) + 2 * self.ttl + _SLACK)
             if times:
@@ -189,6 +189,22 @@ class RedisExpiry(RedisRetries):
                 tx.do_shared("ZREM", tx.keys.due, session)
 
         await transact(self, session, compute)
+
+
+def _made_at(entry_id: bytes, fields: dict[bytes, bytes]) -> float:
+    """When an event or a notice was written. Of a damaged one its number tells, which is a time."""
+    try:
+        return float(fields[b"c"])
+    except (LookupError, ValueError):
+        return int(entry_id.partition(b"-")[0]) / 1e6
+
+
+def _noted_at(value: bytes) -> float:
+    """When a note was written; a damaged one is old."""
+    try:
+        return noted_at(value)
+    except ValueError:
+        return 0.0
 
 
 def _forget_keys(tx: Transaction, turn_id: bytes, turn: StoredTurn) -> None:

@@ -12,7 +12,7 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
 from store.backends._redis_expiry import RedisExpiry
-from store.backends._redis_ledger import StoredTurn, chain_of, noted_at, read_turn
+from store.backends._redis_ledger import chain_of, noted_at, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_responses import Node
 from store.backends._redis_transaction import Transaction, transact
@@ -96,7 +96,7 @@ class RedisExports(RedisExpiry):
         bad = []
         stored = []
         for turn_id, value in zip(ids, await self._fields(session, "turn", ids), strict=True):
-            turn = self._readable_turn(value)
+            turn = None if value is None else read_turn(self, value)
             if turn is None or turn.record is None:
                 bad.append(turn_id.decode())
             elif turn.record.created_at >= since:
@@ -109,12 +109,6 @@ class RedisExports(RedisExpiry):
             assert isinstance(turn.record, Turn)
             items.append(MovedTurn(turn.record, [call for _, call in calls if call is not None], turn.keys))
         return items, bad
-
-    def _readable_turn(self, value: bytes | None) -> StoredTurn | None:
-        try:
-            return None if value is None else read_turn(self, value)
-        except (ValueError, IndexError):
-            return None
 
     async def _given_of(self, session: str, ids: list[bytes], since: float) -> _Found:
         of = self.keys.of

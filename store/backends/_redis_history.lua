@@ -13,6 +13,10 @@ while id ~= '' do
   end
   records[#records + 1] = value
   local high, low = string.byte(node, 11, 12) -- of the first string, after the stamp and the number of strings
+  if not low then
+    records[#records + 1] = '' -- damaged: the rest of the history is unknown, which must be noticed
+    break
+  end
   id = string.sub(node, 13, 12 + high * 256 + low)
 end
 return {records, redis.call('HGET', KEYS[3], ARGV[1])}

@@ -28,7 +28,10 @@ class StoredTurn(NamedTuple):
 
 def read_turn(store: RedisCalls, value: bytes) -> StoredTurn:
     strings, _ = values.unpack(value)
-    count = int(strings[0])
+    try:
+        count = int(strings[0])
+    except (ValueError, IndexError):
+        return StoredTurn(None, [], [])
     return StoredTurn(store.record_of(Turn, value), strings[1 : count + 1], strings[count + 1 :])
 
 
@@ -215,4 +218,5 @@ def chain_of(value: bytes) -> bytes:
 
 
 def noted_at(value: bytes) -> float:
+    """Raises ValueError: the note is damaged."""
     return float(value[:12])

@@ -73,9 +73,9 @@ each(keys, function(part, before)
   end
 end)
 
-local function number(value, at)
+local function number(value, at) -- of a damaged value: 0
   local high, low = string.byte(value, at, at + 1)
-  return high * 256 + low
+  return low and high * 256 + low or 0
 end
 
 local records, calls = {}, {}
@@ -85,9 +85,9 @@ each(turns, function(part)
       records[#records + 1] = {part[index], value}
       local at = 11 -- after the stamp and the number of strings
       local size = number(value, at)
-      local count = tonumber(string.sub(value, at + 2, at + 1 + size))
+      local count = tonumber(string.sub(value, at + 2, at + 1 + size)) or 0
       at = at + 2 + size
-      for _ = 1, count do
+      for _ = 1, math.min(count, #value) do
         size = number(value, at)
         calls[#calls + 1] = string.sub(value, at + 2, at + 1 + size)
         at = at + 2 + size

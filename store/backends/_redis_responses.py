@@ -30,6 +30,7 @@ class Node(NamedTuple):
 
     @classmethod
     def read(cls, value: bytes) -> Self:
+        """Raises ValueError: it is damaged."""
         previous, thread, references, flags, name, *calls = (text.decode() for text in values.unpack(value)[0])
         return cls(previous or None, thread, int(references), "d" in flags, name if "c" in flags else None, calls)
 
@@ -103,7 +104,10 @@ class RedisResponses(RedisBase):
         (value,) = tx.get("node", response_id)
         if value is None:
             raise rules.unknown_response(tx.session, response_id)
-        return Node.read(value)
+        try:
+            return Node.read(value)
+        except ValueError:
+            raise UnknownResponse("a response cannot be read") from None
 
     async def response(self, session: str, response_id: str) -> Response:
         of = self.keys.of
@@ -119,7 +123,9 @@ class RedisResponses(RedisBase):
             raise UnknownResponse("a response cannot be read")
         if document is None:
             return response
-        return response.model_copy(update=pydantic_core.from_json(values.text_of(values.unpack(document)[1])))
+        if (columns := _columns(document)) is None:
+            raise UnknownResponse("a response cannot be read")
+        return response.model_copy(update=columns)
 
     async def conversation(self, session: str, name: str) -> str | None:
         return _text((await self._fields(session, "head", [name]))[0])
@@ -137,9 +143,8 @@ class RedisResponses(RedisBase):
         ids = list(call_ids)
         given = {}
         for call_id, value in zip(ids, await self._fields(session, "given", ids), strict=True):
-            if value is not None:
-                (response_id,), part = values.unpack(value)
-                given[call_id] = GivenCall(pydantic_core.from_json(values.text_of(part)), response_id.decode())
+            if value is not None and (part := _columns(value)) is not None:
+                given[call_id] = GivenCall(part, _first(value).decode("utf-8", "replace"))
         return given
 
     async def delete_response(self, session: str, response_id: str) -> None:
@@ -156,7 +161,7 @@ class RedisResponses(RedisBase):
         tx.once()
         if node.has_document:
             (value,) = tx.get("document", response_id)
-            columns = pydantic_core.from_json(values.text_of(values.unpack(value)[1])) if value else {}
+            columns = (_columns(value) if value else None) or {}
             columns.pop("document", None)
             if columns:
                 tx.put("document", response_id, [], values.compress(_json(columns)))
@@ -168,14 +173,17 @@ class RedisResponses(RedisBase):
             self._drop(tx, response_id, node)
             if node.previous is None:
                 return
-            response_id, node = node.previous, self._node(tx, node.previous)
+            try:
+                response_id, node = node.previous, self._node(tx, node.previous)
+            except UnknownResponse:  # damaged: its thread expires
+                return
             node = node._replace(references=node.references - 1)
         node.put(tx, response_id)
 
     def _drop(self, tx: Transaction, response_id: str, node: Node) -> None:
         """Delete a response with its calls, and its thread if this was the first of it."""
         for call_id, value in zip(node.calls, tx.get("given", *node.calls), strict=True):
-            if value is not None and values.unpack(value)[0][0] == response_id.encode():
+            if value is not None and (_first(value) == response_id.encode() or _columns(value) is None):
                 tx.delete("given", call_id)
         for name in ("node", "response", "document"):
             tx.delete(name, response_id)
@@ -189,7 +197,7 @@ class RedisResponses(RedisBase):
         (value,) = tx.get("unsent", response_id)
         if value is None:
             return False
-        key = values.unpack(value)[0][0]
+        key = _first(value)
         tx.index("unsent_key", "responses", response_id, values.prefix(key), remove=True)
         tx.do("ZREM", "unsent_at", response_id)
         tx.delete("unsent", response_id)
@@ -201,7 +209,11 @@ class RedisResponses(RedisBase):
         key = tx.keys.of(tx.session, "member")
         found = tx.need(*(("ZRANGEBYLEX", key, *values.within(start)) for start in starts))
         ids = [one for start, entries in zip(starts, found, strict=True) for one in values.ids_of(entries, start)]
-        nodes = {one.decode(): Node.read(value) for one, value in zip(ids, tx.get("node", *ids), strict=True) if value}
+        nodes = {
+            one.decode(): _node_or_bare(one, value)
+            for one, value in zip(ids, tx.get("node", *ids), strict=True)
+            if value is not None
+        }
         names = list(dict.fromkeys(node.conversation for node in nodes.values() if node.conversation is not None))
         tx.prefetch(
             *(("HGET", tx.keys.of(tx.session, "head"), name.encode()) for name in names),
@@ -221,6 +233,28 @@ class RedisResponses(RedisBase):
         if threads:
             tx.do("ZREM", "thread", *threads)
         return len(nodes)
+
+
+def _node_or_bare(response_id: bytes, value: bytes) -> Node:
+    """The node; a damaged one as if it were a response alone."""
+    try:
+        return Node.read(value)
+    except ValueError:
+        return Node(None, response_id.decode(), 0, has_document=False, conversation=None, calls=[])
+
+
+def _first(value: bytes) -> bytes:
+    """The first string in a value; empty if it is damaged."""
+    return next(iter(values.unpack(value)[0]), b"")
+
+
+def _columns(value: bytes) -> Document | None:
+    """The JSON object in a value; None if it is damaged."""
+    try:
+        found = pydantic_core.from_json(values.text_of(values.unpack(value)[1]))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _json(document: Document) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple, Self
 
 import pydantic_core
 
@@ -14,6 +15,27 @@ from store.backends._redis_link import Command
 from store.backends._redis_responses import RedisResponses
 from store.backends._redis_transaction import Transaction, transact
 from store.models import Call, Document, Turn
+
+
+class _Unsent(NamedTuple):
+    """An answer that its client does not have yet. `answer`: the body of its value; `document`: what that contains."""
+
+    key: bytes
+    proxy_id: str
+    broke_off: float | None
+    answer: bytes
+    document: Document
+
+    @classmethod
+    def read(cls, value: bytes) -> Self | None:
+        """None: it is damaged."""
+        strings, answer = values.unpack(value)
+        try:
+            key, proxy_id, broke_off = strings
+            at = float(broke_off) if broke_off else None
+            return cls(key, proxy_id.decode(), at, answer, pydantic_core.from_json(values.text_of(answer)))
+        except ValueError:
+            return None
 
 
 class RedisRetries(RedisLedger, RedisResponses):
@@ -84,10 +106,9 @@ class RedisRetries(RedisLedger, RedisResponses):
     async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         def compute(tx: Transaction) -> None:
             (value,) = tx.get("unsent", response_id)
-            if value is not None:
-                (key, proxy_id, broke_off), answer = values.unpack(value)
-                if not broke_off:
-                    tx.put("unsent", response_id, [key, proxy_id, repr(tx.now.steady).encode()], answer)
+            if value is not None and (unsent := _Unsent.read(value)) is not None and unsent.broke_off is None:
+                strings = [unsent.key, unsent.proxy_id.encode(), repr(tx.now.steady).encode()]
+                tx.put("unsent", response_id, strings, unsent.answer)
 
         await transact(self, session, compute)
 
@@ -112,12 +133,10 @@ class RedisRetries(RedisLedger, RedisResponses):
                 steady=tx.now.steady,
             )
             for one, value in zip(ids, tx.get("unsent", *ids), strict=True):
-                if value is None:
-                    continue
-                (_, proxy, broke_off), answer = values.unpack(value)
-                if is_available(float(broke_off) if broke_off else None, proxy.decode()):
-                    tx.put("unsent", one, [key, proxy_id.encode(), b""], answer)
-                    return one.decode(), pydantic_core.from_json(values.text_of(answer))
+                unsent = None if value is None else _Unsent.read(value)
+                if unsent is not None and is_available(unsent.broke_off, unsent.proxy_id):
+                    tx.put("unsent", one, [key, proxy_id.encode(), b""], unsent.answer)
+                    return one.decode(), unsent.document
             return None
 
         return await transact(self, session, compute)

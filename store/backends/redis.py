@@ -9,6 +9,7 @@ from typing import Any
 
 import pydantic_core
 
+from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_expiry import RedisExpiry
@@ -68,7 +69,7 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
             for lost in found[len(ranges) :]:
                 rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
             for (name, *_), entries in zip(ranges, found, strict=False):
-                events += (self._event(name, *entry) for entry in entries)
+                events += self._readable(name, entries)
             if len(notices) < _READ:
                 break
             cursor = rules.event_id(self.epoch, int(notices[-1][0].partition(b"-")[0]))
@@ -89,13 +90,26 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
 
     async def _events_of(self, session: str, after: str | None, limit: int) -> list[Event]:
         start = rules.event_after(after, self.epoch, 10**18, 0)
-        last, lost, entries = await self.link.run(
-            ("HGET", self.keys.meta, "event"),
-            ("HGET", self.keys.of(session, "ledger"), "lost"),
-            ("XRANGE", self.keys.events(session), f"({start}", "+", "COUNT", limit),
-        )
-        rules.event_after(after, self.epoch, int(last or 0), int(lost or 0))
-        return [self._event(session, *entry) for entry in entries]
+        while True:
+            last, lost, entries = await self.link.run(
+                ("HGET", self.keys.meta, "event"),
+                ("HGET", self.keys.of(session, "ledger"), "lost"),
+                ("XRANGE", self.keys.events(session), f"({start}", "+", "COUNT", limit),
+            )
+            rules.event_after(after, self.epoch, int(last or 0), int(lost or 0))
+            events = self._readable(session, entries)
+            if events or len(entries) < limit:
+                return events
+            start = int(entries[-1][0].partition(b"-")[0])  # all of them are damaged
+
+    def _readable(self, session: str, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Event]:
+        events = []
+        for entry_id, fields in entries:
+            try:
+                events.append(self._event(session, entry_id, fields))
+            except (LookupError, ValueError):  # and of pydantic's
+                records.log_damaged("an event", f"{entry_id.decode()} of session {session}")
+        return events
 
     def _event(self, session: str, entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
         return Event(

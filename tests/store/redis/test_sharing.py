@@ -211,6 +211,8 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
             await store.follow(None, None, 60)
             waiting = asyncio.ensure_future(store.follow("one", last, 60))
             await turns_of_the_loop()
+            while store.link.traffic.running > 1:  # beside the reader of notices  # noqa: ASYNC110 - nothing tells it
+                await asyncio.sleep(0.01)
     with servers.running("redis-server", port=port):
         async with asyncio.timeout(10):
             with pytest.raises(CursorLost):
