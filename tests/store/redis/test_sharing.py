@@ -204,6 +204,7 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     port = servers.free_port()
     with servers.running("redis-server", port=port):
         store = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
+        assert isinstance(store, RedisStore)
         await store.open()
         await save(store, "t1")
         last, epoch = await store.last_event_id(), store.epoch
