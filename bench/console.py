@@ -16,7 +16,7 @@ from bench.processes import Side, grafted, upstream
 from bench.proxy import TEXT_2K
 from bench.report import Row, at_most
 
-_TABS = {"approvals": ("approvals",), "calls": ("calls",), "turns": ("turns",)}
+_TABS = {"live": ("requests", "live"), "calls": ("calls",), "turns": ("turns",)}
 """The pages, and the messages after which each fetches its part."""
 
 
@@ -67,7 +67,7 @@ class Tabs:
 
     async def _tab(self, page: str, kinds: tuple[str, ...]) -> None:
         async with self._connected() as (events, stream), self._connected() as (reader, writer):
-            self._get(stream, "/console/changes")
+            self._get(stream, "/console/changes?page=live" if page == "live" else "/console/changes")
             while True:
                 line = await events.readline()
                 if not line:

@@ -28,6 +28,7 @@ from store.models import SessionName, Status
 router = Group("console")
 
 PAGES = {
+    "live": "Live",
     "approvals": "Approvals",
     "calls": "Calls",
     "turns": "Turns",

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from addon.control.routes import GROUPS
 from addon.core.framing.documents import Document
 from addon.metrics import Metrics
+from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
 from addon.web.audit import Audit
@@ -76,10 +77,11 @@ def create_app(
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
     processes: Callable[[], Awaitable[Sequence[Document]]] | None = None,
+    recent: RecentRequests | None = None,
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
     `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `processes`: gives
-    what each process of the proxy says of itself."""
+    what each process of the proxy says of itself. `recent`: the last requests to models of this one."""
     tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
@@ -92,6 +94,7 @@ def create_app(
         pins=pins,
         shared=shared,
         processes=processes,
+        recent=recent or RecentRequests(),
     )
     return ControlApp(api, token, extra_routes or ExtraRoutes())
 

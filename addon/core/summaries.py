@@ -26,6 +26,7 @@ _USAGE_BYTES = 4096
 _PLAIN = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
 _COUNT = re.compile(rb'"(\w+TokenCount)"\s*:\s*(\d{1,15})\b')
 _MINUS = "\N{MINUS SIGN}"
+ANSWERED_HERE = "answered by the proxy"
 SYMBOLS = f"→{_MINUS}…"
 _ASCII = str.maketrans({"→": "->", _MINUS: "-", "…": "..."})
 
@@ -33,19 +34,30 @@ _ASCII = str.maketrans({"→": "->", _MINUS: "-", "…": "..."})
 @dataclass(slots=True)
 class CallSummary:
     """`state`: `running` (also if nobody knows its end), `done`, `failed`, `waiting` (for an answer by hand or a
-    worker) or `client` (the client runs it). `seconds`: how long the request waited for it."""
+    worker) or `client` (the client runs it). `seconds`: how long the request waited for it. `began`: on the monotonic
+    clock; None: unknown."""
 
     name: str
     args: Document
     state: str = "running"
     seconds: float | None = None
+    call_id: str = ""
+    began: float | None = None
+
+
+@dataclass(slots=True)
+class RoundSummary:
+    """One request of a loop to the model. `began`, `ended`: on the monotonic clock; None: it has not ended."""
+
+    began: float
+    ended: float | None = None
 
 
 @dataclass(slots=True)
 class Summary:
     """`added`: the tools that the model was given besides the client's; None: the request was not touched. `removed`:
-    the client's tools that it was not given. `rounds`: the requests that the proxy sent. `status`: 0 if the client got
-    none. `end`: why the answer broke off."""
+    the client's tools that it was not given. `rounds`: the requests that the proxy sent; `loop`: those of a loop, as
+    they happen. `status`: 0 if the client got none. `end`: why the answer broke off."""
 
     session: str
     surface: str = ""
@@ -55,6 +67,7 @@ class Summary:
     removed: int = 0
     calls: list[CallSummary] = field(default_factory=list)
     rounds: int = 1
+    loop: list[RoundSummary] = field(default_factory=list)
     is_streamed: bool = False
     prompt: int = 0
     output: int = 0

@@ -45,11 +45,13 @@ class Engine:
         executors: Executors,
         upstreams: UpstreamFactory,
         report: Callable[[Summary], None] = lambda summary: None,
+        begun: Callable[[Summary], None] = lambda summary: None,
     ) -> None:
         self._grafter = grafter
         self._executors = executors
         self._upstreams = upstreams
         self._report = report
+        self._begun = begun
 
     @asynccontextmanager
     async def answer(
@@ -154,6 +156,7 @@ class Engine:
                 yield out
             return
         turn.summary = outcome.summary or turn.summary
+        self._begun(turn.summary)
         upstream = self._upstreams.upstream(caller, sent.body, streams=turn.summary.is_streamed)
         if outcome.exchange is None:
             async with aclosing(_forward_ungrafted(grafter, upstream, sent.address, outcome)) as output:

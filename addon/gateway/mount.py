@@ -34,9 +34,11 @@ def gateway_routes(
     upstreams: UpstreamFactory,
     environ: Mapping[str, str],
     report: Callable[[Summary], None] = lambda summary: None,
+    begun: Callable[[Summary], None] = lambda summary: None,
 ) -> ExtraRoutes:
-    """`report` is called at the end of each turn."""
-    engine, conversations, key = Engine(grafter, executors, upstreams, report), Conversations(store), key_of(environ)
+    """`begun` is called when a turn's request is rewritten, `report` at the end of each turn."""
+    engine = Engine(grafter, executors, upstreams, report, begun)
+    conversations, key = Conversations(store), key_of(environ)
     door = ResponsesRoutes(engine, conversations, key)
     routes = [
         *door.router().routes,

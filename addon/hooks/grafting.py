@@ -177,6 +177,7 @@ class Grafting:
         else:
             if outcome.summary is not None:
                 self.summaries[flow] = outcome.summary
+                runtime.recent.begin(outcome.summary)
             if outcome.exchange is not None and self.looping.needs_loop(outcome.exchange):
                 del self._requests[flow]
                 self.answered_here[flow] = True

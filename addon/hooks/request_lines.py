@@ -12,7 +12,7 @@ from typing import Any
 from mitmproxy import ctx, flow, flowfilter, http
 from mitmproxy.hooks import UpdateHook
 
-from addon.core.summaries import SYMBOLS, Summary, ascii_only, fields_of, line_of
+from addon.core.summaries import ANSWERED_HERE, SYMBOLS, Summary, ascii_only, fields_of, line_of
 from addon.hooks.breaks import error_response
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
@@ -77,15 +77,18 @@ class RequestLines:
     def _show(self, flow: http.HTTPFlow) -> None:
         if self._has_flow_list:
             self._comment(flow)
+        route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
+        summary = None if route is None else self._summary(flow, route)
+        if summary is not None and runtime is not None:
+            runtime.recent.end(summary)
         dumper = self._dumper
         if dumper is None or not self._detail:
             return
         log = self.lifecycle.settings().log
         if log == "mitmproxy" or (dumper.filter is not None and not flowfilter.match(dumper.filter, flow)):
             return
-        route = self.routing.routes.get(flow)
-        if route is not None:
-            self._write(self._summary(flow, route))
+        if summary is not None:
+            self._write(summary)
         elif log == "json" and flow not in self.shadow_flows.flows:
             self._write_document(_fields_of_other(flow))
 
@@ -105,7 +108,7 @@ class RequestLines:
             summary = Summary(route.session, target.surface, target.operation, target.model)
             summary.is_streamed = target.operation is Operation.STREAM
             if flow in self.grafting.answered_here:
-                summary.end = "answered by the proxy"
+                summary.end = ANSWERED_HERE
         if flow.response is not None:
             summary.status = flow.response.status_code
         if flow.error is not None:
@@ -123,6 +126,8 @@ class RequestLines:
 
     def _report(self, summary: Summary) -> None:
         """A request to a front door has ended."""
+        if self.lifecycle.runtime is not None:
+            self.lifecycle.runtime.recent.end(summary)
         if self._dumper is not None and self._detail and self.lifecycle.settings().log != "mitmproxy":
             self._write(summary)
 

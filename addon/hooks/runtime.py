@@ -29,6 +29,7 @@ from addon.loop.siblings import Siblings
 from addon.loop.sources import sources_of
 from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
+from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.supervisor.membership import Membership, membership
 from addon.tools.base import SourceError, ToolSource
@@ -101,6 +102,7 @@ class Runtime:
         self.connection_limits = connection_limits(settings.max_connections, raise_descriptor_limit())
         self.store = store
         self.metrics = Metrics()
+        self.recent = RecentRequests(has_siblings=membership() is not None)
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
         self._siblings = Siblings(settings.state / "processes", self.proxy_id) if store.suspends else None
         egress = Egress(settings.egress, lambda: {*listening(), *(self.control_address or ())[1:]})
@@ -156,6 +158,7 @@ class Runtime:
                 pins=pins,
                 shared=lambda: self.grafter.session_configs.shared,
                 processes=self._processes,
+                recent=self.recent,
                 extra_routes=gateway_routes(
                     store=store,
                     grafter=lambda: self.grafter,
@@ -163,6 +166,7 @@ class Runtime:
                     upstreams=upstreams,
                     environ=environ,
                     report=lambda summary: self.report(summary),
+                    begun=self.recent.begin,
                 )
                 | console_routes(),
             )
@@ -328,6 +332,7 @@ class Runtime:
             "outage": self.store.outage,
             "mcp": [asdict(state) for state in source.server_states()] if source is not None else [],
             "metrics": self.metrics.render().decode(),
+            "recent": self.recent.records() if member is not None else [],
         }
 
     async def _processes(self) -> list[Document]:

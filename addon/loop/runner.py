@@ -9,6 +9,7 @@ until then the same request, sent again, gets the rest of it.
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing import replies
 from addon.core.framing.documents import Document
-from addon.core.summaries import CallSummary
+from addon.core.summaries import CallSummary, RoundSummary
 from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
@@ -106,9 +107,11 @@ class Runner:
                 async with aclosing(outputs) as pieces:
                     async for out in pieces:
                         yield out
+                self._end_round()
                 effect, self._next = self._next, None
                 match effect:
                     case Send(body, goes_on):
+                        self.exchange.summary.loop.append(RoundSummary(time.monotonic()))
                         outputs = self._round(body, goes_on=goes_on)
                     case Wait(calls):
                         outputs = self._tools(calls)
@@ -221,8 +224,14 @@ class Runner:
             self.executors.start(self.config, call, initial_state, self.step, self.limit, self.loop_id)
             self._summarise_call(call)
 
+    def _end_round(self) -> None:
+        """Note when the last round has ended, if it has not."""
+        rounds = self.exchange.summary.loop
+        if rounds and rounds[-1].ended is None:
+            rounds[-1].ended = time.monotonic()
+
     def _summarise_call(self, call: CapturedCall) -> None:
-        summary = CallSummary(call.name, call.args)
+        summary = CallSummary(call.name, call.args, call_id=call.call_id, began=time.monotonic())
         self.exchange.summary.calls.append(summary)
         if (task := self.step.tasks.get(call.call_id)) is None:
             summary.state = "waiting"

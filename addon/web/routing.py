@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from addon.core.framing.documents import Document
 from addon.metrics import Metrics
+from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
 from addon.web.access import ANYONE, OWNER, SESSION_HEADER, Access, Right, needs_of
@@ -64,6 +65,8 @@ class ApiContext:
     """The declarations of the proxy's own tools."""
     processes: Callable[[], Awaitable[Sequence[Document]]] | None = None
     """What each of the proxy's processes says of itself. Raises OSError."""
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    """The last requests to models of this process."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0

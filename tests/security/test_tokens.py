@@ -54,6 +54,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/calls/call_1/approve", None, {"approve"}),
     ("POST", "/v1/calls/call_1/deny", {}, {"approve"}),
     ("GET", "/v1/turns?session=mine", None, {"read"}),
+    ("GET", "/v1/requests?session=mine", None, {"read"}),
     ("GET", "/v1/events?after=x", None, {"read"}),
     ("POST", "/v1/store/trust-clock", None, set()),
     ("POST", "/v1/tokens", {"scopes": ["read"]}, set()),

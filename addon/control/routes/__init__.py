@@ -8,6 +8,7 @@ GROUPS = (
     "sessions",
     "tools",
     "turns",
+    "requests",
     "events",
     "store",
     "tokens",

@@ -1,0 +1,82 @@
+"""The page *Live*: the last requests to models as they happen, and the rounds and calls of each in their order."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+from starlette.responses import Response
+
+from addon.console.rendering import page
+from addon.control.routes.requests import RequestsQuery, State, records
+from addon.web.access import needs
+from addon.web.describe import Group
+from addon.web.routing import ApiDep, Query
+from store.models import SessionName
+
+router = Group("console")
+
+_MOST_BARS = 24
+_WIDTH = 600.0
+"""Of a waterfall, in its own units."""
+_NARROWEST = 3.0
+_STATES = ("running", "done", "failed")
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+class _Live(RequestsQuery):
+    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
+    tool: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
+    state: Annotated[State | None, BeforeValidator(_none_if_empty)] = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`kind`: `round` or `call`. `state`: of a call. `x`, `width`: of the waterfall's _WIDTH."""
+
+    kind: str
+    label: str
+    state: str
+    began: float
+    seconds: float
+    x: float
+    width: float
+    call_id: str = ""
+
+
+@router.get("/console/parts/live", include_in_schema=False)
+@needs("read")
+async def live(api: ApiDep, query: Annotated[_Live, Query()]) -> Response:
+    found = await records(api, query)
+    requests = [(one, waterfall(one)) for one in found]
+    return page(
+        "live.html",
+        {"requests": requests, "query": query, "states": _STATES, "kept": api.recent.kept, "passed": api.recent.passed},
+    )
+
+
+def waterfall(record: Mapping[str, Any]) -> list[Bar]:
+    """The rounds and calls of a request, by their beginning. Empty: it had one round and no call."""
+    if len(record["round_times"]) < 2 and not record["calls"]:
+        return []
+    found = sorted(_bars(record), key=lambda bar: bar.began)
+    return found[:_MOST_BARS]
+
+
+def _bars(record: Mapping[str, Any]) -> Iterator[Bar]:
+    whole = max(record["seconds"], 0.001)
+
+    def place(began: float, seconds: float) -> tuple[float, float]:
+        x = min(began / whole, 1.0) * (_WIDTH - _NARROWEST)
+        return round(x, 1), round(max(_NARROWEST, min(seconds / whole * _WIDTH, _WIDTH - x)), 1)
+
+    for number, one in enumerate(record["round_times"], 1):
+        yield Bar("round", f"round {number}", "", one["began"], one["seconds"], *place(one["began"], one["seconds"]))
+    for call in record["calls"]:
+        if call["began"] is not None:
+            began, seconds = call["began"], call["seconds"] or 0.0
+            yield Bar("call", call["name"], call["state"], began, seconds, *place(began, seconds), call["call_id"])

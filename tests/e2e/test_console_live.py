@@ -1,0 +1,97 @@
+"""The page *Live* in Chromium, beside clients."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import running_chromium, violations
+from tests.e2e.proxies import Proxy, Session, ask, new_session
+from tests.e2e.upstreams import Gemini
+
+HOSTILE = "Oslo <img src=x onerror=alert(1)> \u202e"
+LOOKUP = {
+    "name": "lookup",
+    "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}},
+    "executor": {"type": "worker"},
+    "approval": True,
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_chromium() as browser:
+        yield browser
+
+
+def opened(browser: Browser, proxy: Proxy, errors: list[str], **context: Any) -> Page:
+    page = browser.new_context(**context).new_page()
+    page.set_default_timeout(10_000)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda entry: errors.append(entry.text) if "Content Security" in entry.text else None)
+    page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
+    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    page.goto(f"{proxy.control.url}/console/live")
+    expect(page.get_by_role("heading", name="Live")).to_be_visible()
+    return page
+
+
+def loop(proxy: Proxy) -> Session:
+    session = new_session(proxy, tools=False)
+    session.tools([LOOKUP])
+    session.policy(delivery="loop", tool_timeout=60, approval_timeout=60)
+    return session
+
+
+def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
+    proxy: Proxy, gemini: Gemini, browser: Browser, tmp_path: Path
+) -> None:
+    errors: list[str] = []
+    page, session = opened(browser, proxy, errors, viewport={"width": 1200, "height": 800}), loop(proxy)
+    card = page.locator("article.card").filter(has_text=f"session {session.name} ")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, proxy, session, f"call lookup {json.dumps({'city': HOSTILE})}", stream=True)
+        expect(card).to_contain_text("running")
+        expect(card.get_by_role("link", name="lookup")).to_be_visible()
+        assert violations(page) == []
+        (call,) = session.calls(status="pending", wait=5)
+        proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/approve")
+        proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/result", json={"result": {"ok": True}})
+        assert asked.result(20)
+    expect(card).to_contain_text("done")
+    expect(card).to_contain_text("2 rounds")
+    assert card.locator(".bar-label").all_inner_texts() == ["round 1", "lookup", "round 2"]
+    assert violations(page) == []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (1200, 400):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert violations(page) == []
+            page.screenshot(path=tmp_path / f"live-{scheme}-{width}.png")
+    card.get_by_role("link", name="lookup").click()
+    expect(page.get_by_label("Arguments")).to_contain_text("Oslo <img src=x onerror=alert(1)>")
+    assert errors == []
+    page.context.close()
+
+
+def test_the_page_goes_on_after_a_restart(start: Callable[..., Proxy], gemini: Gemini, browser: Browser) -> None:
+    proxy, errors = start(gemini.url, control="127.0.0.1:0"), list[str]()
+    port = proxy.control.url.rpartition(":")[2]
+    proxy._arguments = [
+        f"graft_control=127.0.0.1:{port}" if "graft_control" in one else one for one in proxy._arguments
+    ]
+    page = opened(browser, proxy, errors)
+    proxy.stop()
+    expect(page.get_by_role("status")).to_contain_text("cannot be reached")
+    proxy.start()
+    expect(page.get_by_role("status")).to_be_hidden(timeout=20_000)
+    session = new_session(proxy)
+    ask(proxy, session, "hello")
+    expect(page.get_by_text(f"session {session.name} ")).to_be_visible(timeout=20_000)
+    assert errors == []
+    page.context.close()
