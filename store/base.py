@@ -264,6 +264,10 @@ class Store(Calls, Responses, Exports):
         """After StoreUnavailable: return once the backend may work again, at the latest after these seconds."""
         await asyncio.sleep(timeout)
 
+    on_change: Callable[[str], None] | None = None
+    """Called with the name of a session whose tools this process has written or may have written, or whose tools
+    another has. Only by a store that others may write to."""
+
     async def next_trip(self) -> None:
         """Return right before the backend asks its server for something else, or after a moment: what the caller then
         writes costs no round trip of its own. At once if the backend has no server."""

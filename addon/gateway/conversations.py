@@ -183,7 +183,7 @@ def _not_kept(error: StoreUnavailable) -> Problem:
     """Tools may have run, and the response may be in the store, or have been removed from it."""
     logger.warning("a response is not safely stored: %s", error)
     detail = "the response could not be safely stored: send the same request again"
-    return Problem(503, detail, headers={"Retry-After": "1"})
+    return Problem(503, detail)
 
 
 def _turn_ids(response: Response) -> list[str]:

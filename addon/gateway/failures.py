@@ -1,5 +1,6 @@
 """Errors that end a turn without an answer, in the forms of Google and OpenAI."""
 
+from collections.abc import Mapping
 from typing import Any, Self, TypeGuard
 
 from starlette.responses import Response
@@ -98,12 +99,16 @@ def openai_error(error: Exception) -> tuple[int, Document]:
 def in_openai_s_words(error: Exception) -> Response:
     """A refusal in OpenAI's form."""
     status, document = openai_error(error)
-    headers = error.headers if isinstance(error, Problem) else None
-    return Response(encode(document), status, headers, "application/json")
+    return Response(encode(document), status, _headers(status, error), "application/json")
 
 
 def in_google_s_words(error: Exception) -> Response:
     """A refusal in Google's form."""
     code, document = google_error(error)
-    headers = error.headers if isinstance(error, Problem) else None
-    return Response(encode(document), code, headers, "application/json; charset=UTF-8")
+    return Response(encode(document), code, _headers(code, error), "application/json; charset=UTF-8")
+
+
+def _headers(status: int, error: Exception) -> Mapping[str, str] | None:
+    if isinstance(error, Problem):
+        return error.headers
+    return {"Retry-After": replies.RETRY_AFTER} if status == 503 else None

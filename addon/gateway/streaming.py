@@ -56,7 +56,7 @@ def counted(api: ApiContext) -> Iterator[None]:
 
 def ending_problem() -> Problem:
     """The error for a client whose answer is cut off because the proxy stops."""
-    return Problem(503, PROXY_ENDING, headers={"Retry-After": "1"})
+    return Problem(503, PROXY_ENDING)
 
 
 class Stream(Response):

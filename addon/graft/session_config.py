@@ -105,7 +105,16 @@ class SessionConfigs:
         self._configs: Share[_Key, SessionConfig | None] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
         self._overdue: asyncio.Future[Snapshot] | None = None
         """A read that a request no longer waits for. Until it has ended, no other session without tools waits."""
+        self._changes = 0
+        store.on_change = self._forget_absence
         self.share(shared)
+
+    def _forget_absence(self, session: str) -> None:
+        """The session may have tools now: an outage concerns it."""
+        self._changes += 1
+        key = _Key(session)
+        if key in self._configs and self._configs.peek(key) is None:
+            self._configs.pop(key)
 
     def expected(self, session: str) -> SessionConfig | None:
         """The configuration that the session had last; None if it had none, or if asking for it costs no more."""
@@ -114,7 +123,7 @@ class SessionConfigs:
     async def of(self, session: str, ahead: LookAhead | None = None) -> SessionConfig | None:
         """Returns None for a session without a toolset: its traffic is not touched. `ahead`: what is looked up next.
         Raises StoreUnavailable."""
-        key = _Key(session)
+        key, changes = _Key(session), self._changes
         if key in self._configs and self._configs.peek(key) is None:
             snapshot = await self._snapshot_soon(session)
             if snapshot is None:
@@ -122,7 +131,7 @@ class SessionConfigs:
         else:
             snapshot = await (self.store.snapshot_with(session, ahead) if ahead else self.store.snapshot(session))
         if (snapshot.record is None or snapshot.record.toolset is None) and not self.shared:
-            if self.store.suspends:
+            if self.store.suspends and changes == self._changes:  # otherwise it may have been read before a change
                 self._configs.put(key, None, len(session))
             else:
                 self._configs.pop(key)

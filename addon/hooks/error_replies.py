@@ -9,7 +9,10 @@ from addon.surfaces import Target, wire_of
 
 
 def response_of(reply: Reply) -> http.Response:
-    return http.Response.make(reply.status, reply.body, {"content-type": reply.content_type})
+    headers = {"content-type": reply.content_type}
+    if reply.status == 503:
+        headers["retry-after"] = replies.RETRY_AFTER
+    return http.Response.make(reply.status, reply.body, headers)
 
 
 def refusal(code: int, status: str, message: str) -> http.Response:

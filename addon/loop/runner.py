@@ -188,7 +188,7 @@ class Runner:
                 case Show(data):
                     yield data
                 case Refuse(status, body):
-                    yield Head(status, _OWN_HEADERS)
+                    yield Head(status, _refusal_headers(status))
                     yield body
 
     # --- the machine's effects --------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Runner:
                 case Begin():
                     yield Head(200, _end_to_end(self._headers) or self._own_headers())
                 case Refuse(status, body, own):
-                    yield Head(status, _OWN_HEADERS if own else _end_to_end(self._headers))
+                    yield Head(status, _refusal_headers(status) if own else _end_to_end(self._headers))
                     yield body
                 case Start(calls):
                     self._start(calls)
@@ -382,3 +382,7 @@ def _upstream_failure(error: Exception) -> tuple[int, str, str]:
 
 def _end_to_end(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP]
+
+
+def _refusal_headers(status: int) -> Headers:
+    return [*_OWN_HEADERS, (b"retry-after", replies.RETRY_AFTER.encode())] if status == 503 else _OWN_HEADERS

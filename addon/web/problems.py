@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 from starlette.types import Scope
 
+from addon.core.framing.replies import RETRY_AFTER
 from addon.core.tools.positions import BadTool
 from store.base import (
     AlreadyAnswered,
@@ -46,13 +47,14 @@ class ProblemBody(BaseModel):
 
 
 class Problem(Exception):
-    """A refusal. `extra`: further members, such as `field` and `tool`; members that are None are left out."""
+    """A refusal; a 503 says when to try again. `extra`: further members, such as `field` and `tool`; members that are
+    None are left out."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.headers = headers
+        self.headers = headers or ({"Retry-After": RETRY_AFTER} if status == 503 else None)
         self.extra = extra
 
     def response(self) -> Response:
@@ -119,7 +121,7 @@ def _store_problem(error: StoreUnavailable) -> Problem:
             words = "the store has not answered, and the change may have been made: read it, or send the request again"
         case _:
             words = "the store cannot be used now; nothing was changed"
-    return Problem(503, words, headers={"Retry-After": "1"})
+    return Problem(503, words)
 
 
 def _status_text(call: Call) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from addon.core.framing.replies import RETRY_AFTER
 from addon.web.problems import MEDIA_TYPE
 
 
@@ -196,5 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
         title = HTTPStatus(status).phrase
         body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
         head = f"HTTP/1.1 {status} {title}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n"
+        if status == 503:
+            head += f"retry-after: {RETRY_AFTER}\r\n"
         self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
         self.transport.close()

@@ -205,7 +205,11 @@ class RedisBase(Store):
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
         keys, arguments = tx.arguments(self._life, named=self._has_replicas)
         self._delivered.pop(tx.session)
-        done, primary, *rest = await self.link.write(apply(), keys, arguments)
+        try:
+            done, primary, *rest = await self.link.write(apply(), keys, arguments)
+        finally:
+            if tx.deleted and self.on_change is not None:  # also where the outcome is unknown
+                self.on_change(tx.session)
         if not done:
             commands = list(tx.conditions)
             conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}

@@ -94,6 +94,8 @@ class RedisWaits(RedisRetries):
         keys: list[Key] = [("events", None), ("events", session)] if int(fields[b"n"]) else []
         if wakes["changed"]:
             keys.append(("session", session))
+            if self.on_change is not None:
+                self.on_change(session)
         for call_id, tool in wakes["calls"]:
             keys.append(("call", call_id))
             if tool is not None:

@@ -143,6 +143,33 @@ async def test_a_session_that_had_no_tools_passes_in_an_outage_only(
     assert await shared.session_config("default") is None
 
 
+async def test_a_session_that_had_no_tools_before_a_change_does_not_pass_in_an_outage(
+    shared: Grafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shared.store.on_change is not None
+    read = shared.store.snapshot
+
+    async def late(session: str) -> Snapshot:
+        found = await read(session)
+        shared.store.on_change(session)  # type: ignore[misc]  # another process has written meanwhile
+        return found
+
+    async def fails(session: str) -> Snapshot:
+        raise StoreUnavailable("not reachable")
+
+    for before in (None, late):
+        if before is None:
+            shared.store.on_change("default")
+        else:
+            monkeypatch.setattr(shared.store, "snapshot", before)
+            assert await shared.session_config("default") is None
+        monkeypatch.setattr(shared.store, "snapshot", fails)
+        monkeypatch.setattr(type(shared.store), "outage", "not reachable")
+        with pytest.raises(StoreUnavailable):
+            await shared.session_config("default")
+        monkeypatch.setattr(type(shared.store), "outage", "")
+
+
 async def test_a_front_door_keeps_the_client_s_tools_and_has_a_config_for_any_session(graft: Graft) -> None:
     grafter = graft.grafter
     bare = await grafter.door_config("bare")

@@ -298,6 +298,7 @@ async def test_a_store_that_fails_is_said_so_or_passed_over(
         assert flow.response is not None
         error = json.loads(flow.response.content or b"")["error"]
         assert (error["code"], error["status"]) == (503, "UNAVAILABLE")
+        assert flow.response.headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize("policy", ["fail", "pass"])

@@ -176,12 +176,13 @@ class Played:
         self.framing = framing
         self.path = path
         self.status = 0
+        self.headers: dict[bytes, bytes] = {}
         self.body = b""
 
     def take(self, out: Head | bytes) -> None:
         if isinstance(out, Head):
             assert not self.status, "one head"
-            self.status = out.status
+            self.status, self.headers = out.status, dict(out.headers)
         else:
             assert self.status, "the head comes first"
             assert out, "an empty chunk would end the answer"

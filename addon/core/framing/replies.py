@@ -9,6 +9,10 @@ PROXY_ENDING = "the proxy is ending"
 """What every client is told whose request the end of the proxy refuses or cuts off."""
 
 
+RETRY_AFTER = "1"
+"""Seconds after which a client may try again what was refused with a 503, as the header `Retry-After`."""
+
+
 def is_answer(status: int) -> bool:
     """Whether a client takes a response with this HTTP status for the model's answer."""
     return 200 <= status < 300 and status not in (204, 205)

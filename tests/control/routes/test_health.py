@@ -19,7 +19,7 @@ async def test_a_store_that_is_down_is_not_well(
 
     monkeypatch.setattr(store, "ping", down)
     answer = await client.get("/healthz")
-    assert answer.status_code == 503
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["version"] == "1.2.3"
     assert "secret" not in answer.text

@@ -66,6 +66,20 @@ async def _answered(store: RedisStore, call: Call) -> tuple[Call, bool]:
     return (await store.answer("one", call.call_id, result=1))[0], True
 
 
+async def test_both_learn_at_once_whose_tools_one_has_changed(stores: Stores) -> None:
+    changed: list[list[str]] = [[], []]
+    for store, names in zip(stores, changed, strict=True):
+        store.on_change = names.append
+    await stores[0].put_toolset("one", Toolset())
+    await stores[0].put_policy("two", Policy())
+    await stores[0].delete_session("one")
+    async with asyncio.timeout(SOON):
+        while len(changed[1]) < 2:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+    assert set(changed[0]) == {"one"}
+    assert changed[1] == ["one", "one"]
+
+
 async def test_each_call_is_claimed_once_whoever_is_fastest(stores: Stores) -> None:
     calls = [a_call(f"c{number}", **WORKERS) for number in range(30)]
     await stores[0].save_turn(a_turn("t1", "one", *calls), calls)
