@@ -19,12 +19,20 @@ def main() -> int:
     parser.add_argument(
         "--power", action="store_true", help="each kill is a power failure: the disk has what was flushed"
     )
+    parser.add_argument(
+        "--store",
+        choices=["sqlite", "redis"],
+        default="sqlite",
+        help="redis: its server is killed half of the time",
+    )
     parser.add_argument("--quiet", action="store_true", help="print findings and the tables alone")
     given = parser.parse_args()
+    if given.power and given.store == "redis":
+        parser.error("--power cuts the log of SQLite: use --store sqlite")
     seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        rig = run(Path(folder), seed, given.kills, cuts_power=given.power, say=not given.quiet)
+        rig = run(Path(folder), seed, given.kills, cuts_power=given.power, store=given.store, say=not given.quiet)
     print(report(rig))
     return bool(rig.findings)
 

@@ -17,7 +17,7 @@ from tests.crash.actors import Actor, Asker, listed
 from tests.crash.chats import Approver, ByHand, Door, Looped
 from tests.crash.dialects import Completions, Interactions
 from tests.crash.live import LiveChat
-from tests.crash.rig import WORKER_SESSION, Rig, together
+from tests.crash.rig import WORKER_SESSION, Rig, Store, together
 from tests.crash.writer import Writer
 
 REPEATABLE = {"repeatable", "remote_repeatable"}
@@ -190,10 +190,12 @@ def _check_runs(rig: Rig, askers: Sequence[Asker], lines: Sequence[runs.Run], be
             rig.broken("twice", latest.tool, f"{mark} ran {begun[mark]} times")
 
 
-def run(folder: Path, seed: int, kills: int, *, cuts_power: bool = False, say: bool = False) -> Rig:
+def run(
+    folder: Path, seed: int, kills: int, *, cuts_power: bool = False, store: Store = "sqlite", say: bool = False
+) -> Rig:
     """Kill the proxy so often. Findings are printed as they come; `say`: and how far it is."""
     began = time.monotonic()
-    with Rig(folder, seed, cuts_power=cuts_power) as rig:
+    with Rig(folder, seed, cuts_power=cuts_power, store=store) as rig:
         cast = Cast(rig)
         done = 0
         while done < kills:

@@ -15,15 +15,17 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from tests.crash import power, runs
 from tests.crash.endpoint import endpoint
 from tests.e2e.processes import ROOT, Process, environment, free_port
 from tests.e2e.proxies import Proxy
 from tests.e2e.upstreams import Gemini
+from tests.store import servers
 
 Json = dict[str, Any]
+Store = Literal["sqlite", "redis"]
 
 _HERE = Path(__file__).parent
 WORKER_SESSION = "workers"
@@ -51,6 +53,36 @@ KINDS = {
     "ends": "a proxy that was told to end did not end well",
     "words": "an answer says something else than what happened",
 }
+
+
+class RedisServer:
+    """A Redis whose every write is on disk before it is answered."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._process: Process | None = None
+        self.url = f"redis://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Unless it runs. Returns when it serves."""
+        if self._process is not None:
+            return
+        self._folder.mkdir(exist_ok=True)
+        keeps = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        place = ["--bind", "127.0.0.1", "--port", str(self._port), "--dir", str(self._folder)]
+        self._process = Process("redis", [servers.need("redis-server"), *place, *keeps], environment(self._folder))
+        self._process.wait_for("Ready to accept connections")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
 
 
 class Trace:
@@ -90,11 +122,13 @@ class Trace:
 class Rig:
     """`with Rig(folder, seed) as rig`. `findings` are the promises broken so far, `outcomes` counts what happened.
 
-    With `cuts_power` each kill is a power failure as well.
+    With `cuts_power` each kill is a power failure as well. With the store `redis`, every second kill of the proxy kills
+    the server as well.
     """
 
-    def __init__(self, folder: Path, seed: int, *, cuts_power: bool = False) -> None:
+    def __init__(self, folder: Path, seed: int, *, cuts_power: bool = False, store: Store = "sqlite") -> None:
         self.cuts_power = cuts_power
+        self.redis = RedisServer(folder / "redis") if store == "redis" else None
         self.flushed = folder / "flushed"
         self.folder = folder
         self.random = random.Random(seed)
@@ -122,6 +156,11 @@ class Rig:
         python_path = {"PYTHONPATH": str(ROOT)}
         server = {"command": sys.executable, "args": [str(_HERE / "mcp_tools.py")], "env": environ | python_path}
         mcp.write_text(json.dumps({"mcpServers": {"crash": server}}))
+        options: dict[str, Any] = {}
+        if self.redis is not None:
+            self.redis.start()
+            self._stack.callback(self.redis.stop)
+            options["store"] = self.redis.url
         self.proxy = Proxy(
             self.folder / "proxy",
             self.gemini.url,
@@ -131,6 +170,7 @@ class Rig:
             upstream=self.gemini.url,
             retry_window="600",  # a busy machine needs longer than a minute to start a proxy again
             environ=environ | {"GEMINI_API_KEY": "key-of-the-proxy"},
+            **options,
         )
         self.started_at = time.time()
         self.add_workers()
@@ -158,6 +198,9 @@ class Rig:
     # --- killing and starting ---------------------------------------------------------------------------------
 
     def kill_proxy(self) -> None:
+        if self.redis is not None and self.random.random() < 1 / 2:
+            self.redis.kill()
+            self.note("redis", "killed")
         os.kill(self.proxy.process.pid, signal.SIGKILL)
         self.proxy.process.wait()
         if self.cuts_power:
@@ -177,7 +220,9 @@ class Rig:
     def start_proxy(self) -> None:
         """Raises AssertionError where it does not start."""
         self.proxy.control.close()
-        if damage := self._damage():
+        if self.redis is not None:
+            self.redis.start()
+        elif damage := self._damage():
             self.broken("opens", "store", damage)
         self.proxy.start()
         self.started_at = time.time()

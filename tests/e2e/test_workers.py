@@ -84,7 +84,8 @@ def test_a_killed_process_is_noticed_by_its_own_clients_alone(proxy: Proxy, gemi
                     break
                 except httpx2.TransportError:
                     broken += 1
-            assert f"City {number} {turn}" in answer
+            # a call that ran when its process was killed may not run twice
+            assert f"City {number} {turn}" in answer or "may have run" in answer
             history.append(model(answer))
             turn += 1
         return broken
