@@ -7,7 +7,7 @@ import abc
 from collections.abc import Collection
 from typing import Any
 
-from store.models import Call, Page, Status, Turn
+from store.models import Call, Document, Page, Status, Turn
 
 
 class Calls(abc.ABC):
@@ -104,9 +104,11 @@ class Calls(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
-        """Approve the call: it stays pending, and can be run now. Or deny it: it is final, and its error holds the
-        reason, if any. Repeating the same decision changes nothing.
+    async def decide(
+        self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
+    ) -> Call:
+        """Approve the call: it stays pending, and can be run now, with `args` if they are given instead of the model's.
+        Or deny it: it is final, and its error holds the reason, if any. Repeating the same decision changes nothing.
 
         Raises Decided; ProxyGone: the proxy that waited for the call has no lease, and the call has expired instead.
         """

@@ -183,12 +183,16 @@ class Call(Record):
     `approval` None: nobody is asked, or was not any more when the call came to its end. `loop_id` is the run of a loop
     that waits for the call. A running call that a worker has holds `worker` and `lease_until`, by the store's clock;
     one that the proxy itself runs has no lease.
+
+    `asked_args`: the model's arguments, if the person who approved the call has changed them. `args` are those it runs
+    with.
     """
 
     call_id: str
     session: SessionName
     name: str
     args: Document
+    asked_args: Document | None = None
     status: Status = Status.PENDING
     owner: Owner = "hand"
     released: bool = False
@@ -208,6 +212,11 @@ class Call(Record):
     loop_id: str | None = None
     created_at: float
     updated_at: float
+
+    @property
+    def model_args(self) -> Document:
+        """The arguments as the model gave them."""
+        return self.args if self.asked_args is None else self.asked_args
 
 
 class Slot(Record):

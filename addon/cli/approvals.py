@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import typer
 
-from addon.cli import options, output
+from addon.cli import documents, options, output
 from addon.cli.completion import waiting_for_approval
 
 CallId = Annotated[
@@ -18,9 +18,23 @@ CallId = Annotated[
 ]
 
 
-def approve(call_id: CallId, url: options.Url = None, as_json: options.Json = False) -> None:
+def approve(
+    call_id: CallId,
+    args: Annotated[
+        str | None,
+        typer.Option(help="Arguments that it runs with instead of the model's: a JSON object.", metavar="JSON"),
+    ] = None,
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
     """Approve a call that waits for it. It runs now."""
-    _decide(call_id, "approve", {}, url, as_json)
+    _decide(
+        call_id,
+        "approve",
+        {} if args is None else {"args": documents.parse_json(args.encode(), "--args")},
+        url,
+        as_json,
+    )
 
 
 def deny(

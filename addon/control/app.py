@@ -77,11 +77,13 @@ def create_app(
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
     processes: Callable[[], Awaitable[Sequence[Document]]] | None = None,
+    problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None,
     recent: RecentRequests | None = None,
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
     `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `processes`: gives
-    what each process of the proxy says of itself. `recent`: the last requests to models of this one."""
+    what each process of the proxy says of itself. `problems`: what does not fit the schema of a session's tool in these
+    arguments of it. `recent`: the last requests to models of this one."""
     tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
@@ -95,6 +97,7 @@ def create_app(
         shared=shared,
         processes=processes,
         recent=recent or RecentRequests(),
+        problems=problems,
     )
     return ControlApp(api, token, extra_routes or ExtraRoutes())
 

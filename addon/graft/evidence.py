@@ -267,5 +267,5 @@ def _step(step: Recorded, calls: Mapping[str, Call]) -> TrueStep:
     for slot in slots:
         if (call := calls.get(slot.call_id or "")) is not None:
             head = {} if call.gemini_id is None else {"id": call.gemini_id}
-            made[call.call_id] = {**head, "name": call.name, "args": call.args}
+            made[call.call_id] = {**head, "name": call.name, "args": call.model_args}
     return with_restored_calls(step.content, slots, made)

@@ -43,7 +43,7 @@ class Resumption:
         to run. `taken`: the ids of calls that are repeated already."""
         wanted = args_key(args)
         for one in self.left:
-            if one.call_id not in taken and one.name == name and args_key(one.args) == wanted:
+            if one.call_id not in taken and one.name == name and args_key(one.model_args) == wanted:
                 return one
         return None
 

@@ -159,6 +159,7 @@ class Runtime:
                 shared=lambda: self.grafter.session_configs.shared,
                 processes=self._processes,
                 recent=self.recent,
+                problems=self._problems,
                 extra_routes=gateway_routes(
                     store=store,
                     grafter=lambda: self.grafter,
@@ -334,6 +335,10 @@ class Runtime:
             "metrics": self.metrics.render().decode(),
             "recent": self.recent.records() if member is not None else [],
         }
+
+    async def _problems(self, session: str, name: str, args: Document) -> list[str]:
+        config = await self.grafter.session_config(session)
+        return [] if config is None else await self.executors.problems(config, name, args)
 
     async def _processes(self) -> list[Document]:
         member = membership()

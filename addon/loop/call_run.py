@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -286,6 +287,13 @@ class CallRun:
                 self.context.keeper.count(decided.status)
         if decided.status.final:
             return response_of(decided.result, decided.error)
+        if decided.asked_args is not None:
+            self.call = self.call._replace(args=copy.deepcopy(decided.args))  # the tool may change them
+            schema = self.binding.schema
+            if schema is not None and (
+                problems := await self.context.checks.problems(schema, decided.args, self.timeout)
+            ):
+                return await self._store_result(error=misfit(problems))
         return None
 
     async def _store_result(self, *, result: Any = None, error: str | None = None) -> Document:

@@ -164,6 +164,11 @@ class Executors:
             at_once=binding.handler in _RUN_HERE and problems is not None and not (rules.approval or rules.after),
         )
 
+    async def problems(self, config: SessionConfig, name: str, args: Document) -> list[str]:
+        """What does not fit the schema of a tool in these arguments of it."""
+        schema = self.binding(config, name).schema
+        return [] if schema is None else list(await self._checks.problems(schema, args))
+
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:
         """Whether a call of this name may be run again although it may have run."""
         return self.binding(config, name).rules.idempotent

@@ -11,7 +11,7 @@ from addon.core.history.calls import response_of
 from addon.own_secrets import own_secrets
 from addon.tools.base import MAX_MESSAGE
 from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable, UnknownCall
-from store.models import Status
+from store.models import Call, Status
 
 logger = logging.getLogger("toolgraft")
 
@@ -36,7 +36,8 @@ class ResultKeeper:
         if error is not None:
             error = own_secrets.redaction.text(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
-            await self._store(session, call_id, result, error)
+            call = await self._store(session, call_id, result, error)
+            return response_of(call.result, call.error)
         except AlreadyAnswered as other:
             return response_of(other.call.result, other.call.error)
         except UnknownCall as failure:  # the call was run, and its result counts
@@ -77,10 +78,11 @@ class ResultKeeper:
         except StoreUnavailable as failure:
             logger.warning("the results of %d calls could not be stored: %s", len(self._unstored), failure)
 
-    async def _store(self, session: str, call_id: str, result: Any, error: str | None) -> None:
+    async def _store(self, session: str, call_id: str, result: Any, error: str | None) -> Call:
         call, changed = await self.store.answer(session, call_id, result=result, error=error)
         if changed:
             self.count(call.status)
+        return call
 
     async def _settle(self, session: str, call_id: str, status: Status, error: str) -> None:
         call = await self.store.settle(session, call_id, status, error=error)

@@ -67,6 +67,8 @@ class ApiContext:
     """What each of the proxy's processes says of itself. Raises OSError."""
     recent: RecentRequests = field(default_factory=RecentRequests)
     """The last requests to models of this process."""
+    problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
+    """What does not fit the schema of a session's tool in these arguments of it."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._memory_base import MemoryBase
-from store.models import Call, Page, Status
+from store.models import Call, Document, Page, Status
 
 
 class MemoryCalls(MemoryBase):
@@ -117,9 +117,13 @@ class MemoryCalls(MemoryBase):
         call = await self.call(session, call_id)
         return self._put_call(states.awaiting_approval(call, loop_id=loop_id, now=self._clocks.now())) or call
 
-    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
+    async def decide(
+        self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
+    ) -> Call:
         call, now = await self.call(session, call_id), self._clocks.now()
-        after = states.decided(call, approved=approved, reason=reason, proxies=self._proxies(now.steady), now=now)
+        after = states.decided(
+            call, approved=approved, reason=reason, args=args, proxies=self._proxies(now.steady), now=now
+        )
         return states.check_decided(self._put_call(after)) if after else call
 
     async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:

@@ -15,7 +15,7 @@ from store.backends._redis_call_records import lease_of, lost_ids, put_call
 from store.backends._redis_link import Command
 from store.backends._redis_transaction import Transaction, transact
 from store.base import UnknownCall
-from store.models import Call, Page, Session, Status
+from store.models import Call, Document, Page, Session, Status
 
 _PAGE = 100
 """Records that are read at once where some of them may not fit."""
@@ -227,12 +227,16 @@ class RedisCalls(RedisBase):
             session, call_id, lambda call, now: states.awaiting_approval(call, loop_id=loop_id, now=now)
         )
 
-    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
+    async def decide(
+        self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
+    ) -> Call:
         def compute(tx: Transaction) -> Call:
             tx.prefetch(("HGETALL", tx.keys.proxies), ("HGET", tx.keys.of(session, "call"), call_id.encode()))
             (value,) = tx.get("call", call_id)
             call = self._call_of(value, session, call_id)
-            after = states.decided(call, approved=approved, reason=reason, proxies=self._proxies(tx), now=tx.now)
+            after = states.decided(
+                call, approved=approved, reason=reason, args=args, proxies=self._proxies(tx), now=tx.now
+            )
             if after is None:
                 return call
             put_call(tx, call, after)

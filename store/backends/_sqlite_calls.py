@@ -11,7 +11,7 @@ from store.backends._clocks import Now
 from store.backends._sqlite_base import SqliteBase
 from store.backends._sqlite_transaction import Transaction, marks_for
 from store.base import UnknownCall
-from store.models import Call, Page, Status
+from store.models import Call, Document, Page, Status
 
 OF_PROXY = "SELECT record FROM call WHERE proxy_id = ? ORDER BY seq"
 MAY_BE_LOST = """
@@ -163,13 +163,15 @@ class SqliteCalls(SqliteBase):
             session, call_id, lambda call, now: states.awaiting_approval(call, loop_id=loop_id, now=now)
         )
 
-    async def decide(self, session: str, call_id: str, approved: bool, *, reason: str = "") -> Call:
+    async def decide(
+        self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
+    ) -> Call:
         return states.check_decided(
             self._change(
                 session,
                 call_id,
                 lambda call, now: states.decided(
-                    call, approved=approved, reason=reason, proxies=self._proxies(now.steady), now=now
+                    call, approved=approved, reason=reason, args=args, proxies=self._proxies(now.steady), now=now
                 ),
             )
         )

@@ -8,10 +8,12 @@ import math
 from collections.abc import Container
 from typing import Any
 
+from pydantic_core import to_json
+
 from store.backends._clocks import Now
 from store.backends._rules import plain_json, same_json
 from store.base import AlreadyAnswered, Decided, LeaseLost, NotPending, ProxyGone
-from store.models import Call, Session, Status
+from store.models import Call, Document, Session, Status
 
 WORKER_LOST = "the worker that ran this call was lost; the call may have run"
 LOOP_LOST = "the proxy that ran this call is gone; the call may have run"
@@ -24,6 +26,12 @@ def answered(call: Call, *, result: Any, error: str | None, now: Now) -> Call | 
         status, result = Status.DONE, plain_json(result)
     else:
         status, result = Status.FAILED, None
+    if call.asked_args is not None:  # the model would take the result for that of its own arguments
+        changed = {"the user changed the arguments to": call.args}
+        if error is None:
+            result = {**changed, "result": result}
+        else:
+            error = f"{error} (the user had changed the arguments to {to_json(call.args).decode()})"
     if call.status.final:
         if call.status is status and call.error == error and same_json(call.result, result):
             return None
@@ -120,14 +128,20 @@ def awaiting_approval(call: Call, *, loop_id: str, now: Now) -> Call | None:
     return _changed(call, now, approval="waiting", loop_id=loop_id)
 
 
-def decided(call: Call, *, approved: bool, reason: str, proxies: Container[str], now: Now) -> Call | None:
-    """The call after the decision; expired, if the proxy that waited for it is gone. Raises Decided."""
-    if call.approval == ("approved" if approved else "denied"):
+def decided(
+    call: Call, *, approved: bool, reason: str, args: Document | None, proxies: Container[str], now: Now
+) -> Call | None:
+    """The call after the decision; expired, if the proxy that waited for it is gone. Raises Decided, ValueError."""
+    if args is not None:
+        args = plain_json(args)
+    if call.approval == ("approved" if approved else "denied") and (args is None or same_json(args, call.args)):
         return None
     if call.approval != "waiting" or call.status is not Status.PENDING:
         raise Decided(call)
     if (expired := lost(call, proxies=proxies, now=now)) is not None:
         return expired
+    if approved and args is not None and not same_json(args, call.args):
+        return _changed(call, now, approval="approved", args=args, asked_args=call.args)
     if approved:
         return _changed(call, now, approval="approved")
     error = f"the call was denied: {reason}" if reason else "the call was denied"

@@ -89,7 +89,7 @@ def test_a_call_appears_is_approved_and_answered_while_google_genai_waits(
         expect(waiting).to_contain_text(r"Oslo <img src=x onerror=alert(1)> \u202e")
         expect(page.locator("#waiting")).to_contain_text("1")
         assert violations(page) == []
-        waiting.get_by_role("button", name="Approve").click()
+        waiting.get_by_role("button", name="Approve", exact=True).click()
         expect(waiting).to_have_count(0)
         (call,) = watched.calls(status="pending")
         assert call["approval"] == "approved"
@@ -103,6 +103,36 @@ def test_a_call_appears_is_approved_and_answered_while_google_genai_waits(
         assert asked.result(20) == 'get_weather returned {"celsius": 3}.'
         expect(page.get_by_label("Result", exact=True)).to_contain_text('"celsius": 3')
         assert violations(page) == []
+    assert gemini.errors == []
+
+
+def test_a_call_is_approved_with_changed_arguments_while_google_genai_waits(
+    proxy: Proxy, watched: Session, page: Page, gemini: Gemini, tmp_path: Any, pool: ThreadPoolExecutor
+) -> None:
+    with chats.python(tmp_path, "sync", model=MODEL, key=KEY, base_url=f"{proxy.url}/@{watched.name}") as chat:
+        asked = pool.submit(chat.say, 'call get_weather {"city": "Oslo"}')
+        waiting = card(page, watched)
+        waiting.get_by_text("Change the arguments").click()
+        field = waiting.get_by_label("Arguments, as a JSON object")
+        assert json.loads(field.input_value()) == {"city": "Oslo"}
+        field.fill('{"city": 1}')
+        assert violations(page) == []
+        approve = waiting.get_by_role("button", name="Approve with these arguments")
+        approve.click()
+        expect(page.get_by_role("alert")).to_contain_text("args: do not fit the parameters of get_weather")
+        field.fill('{"city": "Bergen"}')
+        approve.click()
+        expect(waiting).to_have_count(0)
+        (call,) = watched.calls(status="pending")
+        assert (call["args"], call["asked_args"]) == ({"city": "Bergen"}, {"city": "Oslo"})
+        watched.answer(get_weather={"celsius": 3})
+        assert "the user changed the arguments to" in asked.result(20)
+        page.goto(f"{proxy.control.url}/console/call?call_id={call['call_id']}")
+        expect(page.get_by_label("The model's arguments")).to_contain_text("Oslo")
+        assert violations(page) == []
+        chat.say("Thanks.")
+    (made,) = [part["functionCall"] for part in gemini.last["body"]["contents"][1]["parts"] if "functionCall" in part]
+    assert made["args"] == {"city": "Oslo"}, "the history has what the model asked for"
     assert gemini.errors == []
 
 

@@ -147,6 +147,35 @@ async def test_a_call_that_needs_approval_runs_when_it_has_it(careful: Proxy) ->
     assert await answers == [{"result": "gone"}]
 
 
+async def test_a_call_runs_with_the_arguments_that_a_person_changed(proxy: Proxy) -> None:
+    async def delete(path: str) -> str:
+        return f"{path} is gone"
+
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    proxy.tools.add("delete", delete, schema, approval=True)
+    await proxy.open()
+    answers = asyncio.ensure_future(responses(proxy, call("delete", path="/")))
+    record = await waiting(proxy)
+    await proxy.store.decide(record.session, record.call_id, True, args={"path": "/tmp/x"})
+    expected = {"the user changed the arguments to": {"path": "/tmp/x"}, "result": "/tmp/x is gone"}
+    assert await answers == [expected]
+    kept = await proxy.store.call(record.session, record.call_id)
+    assert (kept.model_args, kept.result) == ({"path": "/"}, expected)
+
+
+async def test_changed_arguments_that_do_not_fit_do_not_run(careful: Proxy) -> None:
+    """The control API refuses them, if it knows the schema."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    careful.tools.add("count", returns(1), schema, approval=True)
+    await careful.open()
+    answers = asyncio.ensure_future(responses(careful, call("count", n=1)))
+    record = await waiting(careful)
+    await careful.store.decide(record.session, record.call_id, True, args={"n": "one"})
+    (answered,) = await answers
+    assert "the arguments do not fit" in answered["error"]
+    assert careful.tools.begun == []
+
+
 async def test_a_denial_is_told_with_its_reason(careful: Proxy) -> None:
     answers = asyncio.ensure_future(responses(careful, call("delete")))
     denied = await careful.store.decide("default", (await waiting(careful)).call_id, False, reason="not on Fridays")

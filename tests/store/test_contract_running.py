@@ -250,6 +250,33 @@ async def test_a_call_may_be_saved_as_waiting_and_a_loop_comes_later(store: Stor
     assert (await store.decide("one", "c1", True)).approval == "approved"
 
 
+async def test_a_call_is_approved_with_other_arguments_and_its_result_says_so(store: Store, clock: Clock) -> None:
+    for turn in ("t1", "t2", "t3"):
+        await save(store, turn)
+        await store.ask_approval("one", f"c-{turn}", loop_id="loop")
+    asked = (await store.call("one", "c-t1")).args
+    approved = await store.decide("one", "c-t1", True, args={"city": "Bergen"})
+    assert (approved.args, approved.asked_args, approved.model_args) == ({"city": "Bergen"}, asked, asked)
+    assert await store.call("one", "c-t1") == approved
+    for same in (None, {"city": "Bergen"}):
+        assert await store.decide("one", "c-t1", True, args=same) == approved
+    for other in (asked, {}):
+        with pytest.raises(Decided):
+            await store.decide("one", "c-t1", True, args=other)
+    claimed = await store.claim("one", ["f"], lease=10, worker="w")
+    assert claimed is None or claimed.args == {"city": "Bergen"}
+    note = {"the user changed the arguments to": {"city": "Bergen"}}
+    answered, _ = await store.answer("one", "c-t1", result={"ok": 1})
+    assert answered.result == {**note, "result": {"ok": 1}}
+    assert await store.answer("one", "c-t1", result={"ok": 1}) == (answered, False)
+    await store.decide("one", "c-t2", True, args={"city": "Bergen"})
+    failed, _ = await store.answer("one", "c-t2", error="no such city")
+    assert failed.error == 'no such city (the user had changed the arguments to {"city":"Bergen"})'
+    await store.decide("one", "c-t3", True, args=asked)
+    assert (await store.call("one", "c-t3")).asked_args is None
+    assert (await store.answer("one", "c-t3", result={"ok": 1}))[0].result == {"ok": 1}
+
+
 @pytest.mark.parametrize(
     ("reason", "error"), [("", "the call was denied"), ("too dear", "the call was denied: too dear")]
 )

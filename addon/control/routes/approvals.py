@@ -1,6 +1,6 @@
 """Approvals: decisions on calls of tools that need approval."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -10,6 +10,7 @@ from addon.control import views
 from addon.control.secrets import redaction_of
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example
+from addon.web.problems import Problem, storable_json
 from addon.web.routing import ApiDep, Body, CallerDep, reply
 from store.models import Call
 
@@ -18,12 +19,21 @@ router = Group("approvals")
 _NOT_NOW = "The call is not waiting for approval, was decided differently, or has expired because its waiter is gone"
 
 
+class Approval(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    args: dict[str, Any] | None = Field(
+        None, description="Arguments that the call runs with instead of the model's. The model is told so."
+    )
+
+
 class Denial(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: str = Field("", max_length=1000, description="The reason, for the model.")
 
 
+_APPROVAL = Approval(args=None)
 _DENIAL = Denial(reason="")
 
 
@@ -31,13 +41,24 @@ _DENIAL = Denial(reason="")
     "/v1/calls/{call_id}/approve",
     summary="Approve a call that waits for it",
     responses=answers(views.CALL | {"approval": "approved"}, Call, p404="No such call", p409=_NOT_NOW),
+    openapi_extra=body_example({"args": {"city": "Bergen"}}),
 )
 @needs("approve")
-async def approve_call(api: ApiDep, caller: CallerDep, call_id: str) -> Response:
-    """The call may run now. Repeating the same decision is accepted and changes nothing."""
+async def approve_call(
+    api: ApiDep, caller: CallerDep, call_id: str, approval: Annotated[Approval, Body()] = _APPROVAL
+) -> Response:
+    """The call may run now, with the model's arguments or, if `args` are given, with those. Repeating the same decision
+    is accepted and changes nothing."""
     before = await api.store.find_call(call_id)
-    async with api.audit.action(caller, "call.approve", session=before.session, call_id=call_id, tool=before.name):
-        call = await api.store.decide(before.session, call_id, True)
+    args = approval.args
+    if args is not None and api.problems is not None:
+        if problems := await api.problems(before.session, before.name, args):
+            raise Problem(422, f"args: do not fit the parameters of {before.name}: {'; '.join(problems)}", field="args")
+    changed = None if args is None else "args"
+    line = {"session": before.session, "call_id": call_id, "tool": before.name, "changed": changed}
+    async with api.audit.action(caller, "call.approve", flush_first=True, **line):
+        with storable_json():
+            call = await api.store.decide(before.session, call_id, True, args=args)
     await api.store.sync()
     return reply(call)
 

@@ -3,6 +3,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from addon.control.app import ControlApp
 from addon.metrics import Metrics
 from store.base import Store
 from store.models import Status
@@ -29,6 +30,27 @@ async def test_a_call_that_waits_is_approved_and_the_same_again_is_fine(
         assert (answer.json()["status"], answer.json()["approval"]) == ("pending", "approved")
     assert (await client.get("/v1/calls/c1")).json() == answer.json()
     assert (await client.post(DENY, json={})).status_code == 409
+
+
+async def test_a_call_is_approved_with_other_arguments(
+    client: httpx2.AsyncClient, app: ControlApp, capture: Any
+) -> None:
+    async def problems(session: str, name: str, args: dict[str, Any]) -> list[str]:
+        assert (session, name) == ("default", "get_weather")
+        return [] if isinstance(args.get("city"), str) else ["city is missing"]
+
+    app.api.problems = problems
+    await capture("c1", approval="waiting")
+    refused = await client.post(APPROVE, json={"args": {"town": 1}})
+    assert (refused.status_code, refused.json()["field"]) == (422, "args")
+    assert refused.json()["detail"] == "args: do not fit the parameters of get_weather: city is missing"
+    wrong: Any
+    for wrong in ([], "x", 1):
+        assert (await client.post(APPROVE, json={"args": wrong})).status_code == 422
+    assert (await client.get("/v1/calls/c1")).json()["approval"] == "waiting"
+    answer = (await client.post(APPROVE, json={"args": {"city": "Bergen"}})).json()
+    assert (answer["args"], answer["asked_args"]) == ({"city": "Bergen"}, {"city": "Oslo"})
+    assert (await client.post(APPROVE, json={"args": {"city": "Rome"}})).status_code == 409
 
 
 @pytest.mark.parametrize(
