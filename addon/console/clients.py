@@ -37,17 +37,21 @@ def clients(addresses: dict[str, Any], control: str, session: str) -> list[Clien
                 """  -d '{"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}'""",
             ),
         ]
-    if regular := _first(addresses, "regular"):
-        scheme, _, address = regular.partition("://")
-        url = regular if session == "default" else f"{scheme}://{session}:x@{address}"
-        ca = addresses.get("ca", "~/.mitmproxy/mitmproxy-ca-cert.pem")
-        found.append(
+    if _first(addresses, "regular"):
+        named = "" if session == "default" else f" --session {session}"
+        found += [
+            Client(
+                "Antigravity, and other clients without a base URL",
+                f"toolgraft run{named} -- agy",
+                "The regular proxy decrypts only connections to models' hosts. Nothing is set outside the client.",
+            ),
             Client(
                 "any other client, by HTTPS proxy",
-                f"export HTTPS_PROXY={url}\nexport SSL_CERT_FILE={ca} NODE_EXTRA_CA_CERTS={ca} REQUESTS_CA_BUNDLE={ca}",
-                "The client must trust mitmproxy's CA.",
-            )
-        )
+                f'eval "$(toolgraft env --proxy{named})"',
+                "It names the proxy and a file of certificates that the client must trust; only connections to models' "
+                "hosts are decrypted.",
+            ),
+        ]
     found.append(
         Client(
             "OpenAI's Responses API",

@@ -296,10 +296,11 @@ async def test_connect_has_lines_for_each_kind_of_client(page: httpx2.AsyncClien
     (settings.state / "proxy.json").write_text(json.dumps(ports))
     html = await part(page, "connect")
     assert "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:1 " in html
-    assert "HTTPS_PROXY=http://127.0.0.1:2\nexport SSL_CERT_FILE=/conf/ca.pem" in html
+    assert "toolgraft env --proxy)" in html
     html = await part(page, "connect", session="one")
     assert "http://127.0.0.1:1/@one" in html
-    assert "http://one:x@127.0.0.1:2" in html
+    assert "toolgraft env --proxy --session one)" in html
+    assert "toolgraft run --session one -- agy" in html
 
 
 async def test_sessions_show_where_each_setting_comes_from(page: httpx2.AsyncClient, store: Store) -> None:
