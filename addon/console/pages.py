@@ -60,6 +60,7 @@ router.routes += [
     _public("/console", _frame("approvals", PAGES["approvals"])),
     *(_public(f"/console/{name}", _frame(name, title)) for name, title in PAGES.items()),
     _public("/console/call", _frame("call", "A call")),
+    _public("/console/turn", _frame("turn", "A turn")),
 ]
 
 

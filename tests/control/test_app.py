@@ -38,6 +38,7 @@ OPERATIONS = {
     ("post", "/v1/calls/{call_id}/approve"),
     ("post", "/v1/calls/{call_id}/deny"),
     ("get", "/v1/turns"),
+    ("get", "/v1/turns/{turn_id}"),
     ("get", "/v1/requests"),
     ("get", "/v1/events"),
     ("post", "/v1/store/trust-clock"),

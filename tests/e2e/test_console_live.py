@@ -47,6 +47,17 @@ def loop(proxy: Proxy) -> Session:
     return session
 
 
+def look_at(page: Page, folder: Path, name: str) -> None:
+    """Light and dark, wide and narrow: nothing is cut off, and axe has no objection. Leaves it light and wide."""
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (400, 1200):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert violations(page) == []
+            page.screenshot(path=folder / f"{name}-{scheme}-{width}.png", full_page=True)
+
+
 def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
     proxy: Proxy, gemini: Gemini, browser: Browser, tmp_path: Path
 ) -> None:
@@ -66,15 +77,18 @@ def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
     expect(card).to_contain_text("2 rounds")
     assert card.locator(".bar-label").all_inner_texts() == ["round 1", "lookup", "round 2"]
     assert violations(page) == []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        for width in (1200, 400):
-            page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert violations(page) == []
-            page.screenshot(path=tmp_path / f"live-{scheme}-{width}.png")
+    look_at(page, tmp_path, "live")
     card.get_by_role("link", name="lookup").click()
     expect(page.get_by_label("Arguments")).to_contain_text("Oslo <img src=x onerror=alert(1)>")
+    page.get_by_role("link", name="turn_").click()
+    sides = page.get_by_role("region", name="What Gemini said and was told")
+    expect(sides).to_contain_text("taken out: the client does not see this call")
+    expect(sides.get_by_label("Result")).to_contain_text('"ok": true')
+    look_at(page, tmp_path, "turn")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["session"] == session.name
     assert errors == []
     page.context.close()
 

@@ -54,6 +54,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/calls/call_1/approve", None, {"approve"}),
     ("POST", "/v1/calls/call_1/deny", {}, {"approve"}),
     ("GET", "/v1/turns?session=mine", None, {"read"}),
+    ("GET", "/v1/turns/turn_call_1?session=mine", None, {"read"}),
     ("GET", "/v1/requests?session=mine", None, {"read"}),
     ("GET", "/v1/events?after=x", None, {"read"}),
     ("POST", "/v1/store/trust-clock", None, set()),
@@ -93,7 +94,12 @@ def audited(settings: Settings) -> list[Json]:
 
 def test_the_table_has_every_operation(app: ControlApp) -> None:
     def form(path: str) -> str:
-        path = path.partition("?")[0].replace("call_1", "{call_id}").replace("/nobody", "/{token_id}")
+        path = (
+            path.partition("?")[0]
+            .replace("turn_call_1", "{turn_id}")
+            .replace("call_1", "{call_id}")
+            .replace("/nobody", "/{token_id}")
+        )
         return path.replace("/mine", "/{session}")
 
     known = {(method, form(path)) for method, path, _, _ in OPERATIONS}

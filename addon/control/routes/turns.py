@@ -1,9 +1,10 @@
 """The ledger: the turns that clients received, and the true turns behind them."""
 
 import functools
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.control import views
@@ -11,8 +12,10 @@ from addon.control.paging import PageQuery, render_page
 from addon.control.views import TurnView
 from addon.web.access import needs
 from addon.web.describe import Group, answers
-from addon.web.routing import ApiDep, Query
-from store.models import Page, SessionName
+from addon.web.problems import Problem
+from addon.web.routing import ApiDep, Query, reply
+from store.base import Store
+from store.models import Call, Page, SessionName, Turn
 
 router = Group("turns")
 
@@ -30,3 +33,27 @@ class TurnsQuery(PageQuery):
 async def list_turns(api: ApiDep, query: Annotated[TurnsQuery, Query()]) -> Response:
     fetch = functools.partial(api.store.turns, query.session or api.settings.session)
     return (await render_page(fetch, query, TurnView.of)).response()
+
+
+class TurnQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: SessionName | None = Field(None, description="The session; the proxy's own (`graft_session`) if absent.")
+
+
+@router.get(
+    "/v1/turns/{turn_id}",
+    summary="Show a turn",
+    responses=answers(views.TURN, TurnView, p404="The session has no such turn"),
+)
+@needs("read")
+async def show_turn(api: ApiDep, turn_id: str, query: Annotated[TurnQuery, Query()]) -> Response:
+    return reply(TurnView.of((await find_turn(api.store, query.session or api.settings.session, turn_id))[0]))
+
+
+async def find_turn(store: Store, session: str, turn_id: str) -> tuple[Turn, Mapping[str, Call]]:
+    """The turn, and its calls by id. Raises Problem (404)."""
+    found = await store.look_up(session, turn_ids=[turn_id])
+    if turn_id not in found.turns:
+        raise Problem(404, f"the session {session} has no such turn")
+    return found.turns[turn_id], found.calls
