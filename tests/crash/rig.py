@@ -198,10 +198,10 @@ class Rig:
     # --- killing and starting ---------------------------------------------------------------------------------
 
     def kill_proxy(self) -> None:
-        if self.redis is not None and self.random.random() < 1 / 2:
+        os.kill(self.proxy.process.pid, signal.SIGKILL)
+        if self.redis is not None and self.random.random() < 1 / 2:  # first, it would be a refusal to everyone
             self.redis.kill()
             self.note("redis", "killed")
-        os.kill(self.proxy.process.pid, signal.SIGKILL)
         self.proxy.process.wait()
         if self.cuts_power:
             try:
