@@ -45,6 +45,9 @@ _NEW_HISTORY = (
 _MAX_NUMBER = 1 << 20
 """The highest row number to look for if the last one is unknown."""
 
+_LAST_INDEXED = "SELECT max(+event_id) FROM event"
+"""Reads the index, which may be whole if the table is not."""
+
 
 class CareError(StoreError):
     """The operation failed; the message says why, and what to do."""
@@ -191,11 +194,22 @@ def _rows(db: sqlite3.Connection, new: sqlite3.Connection, table: str) -> Iterat
 
 
 def _last_number(db: sqlite3.Connection, table: str, key: str) -> int:
-    for statement in (f"SELECT max({key}) FROM {table}", f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"):
+    number = _largest(
+        db,
+        f"SELECT max({key}) FROM {table}",
+        f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'",
+        f"SELECT max(+{key}) FROM {table}",  # as `_LAST_INDEXED`
+    )
+    return _MAX_NUMBER if number is None else number
+
+
+def _largest(db: sqlite3.Connection, *statements: str) -> int | None:
+    """The number that the first of the statements gives which can be run and has one."""
+    for statement in statements:
         with contextlib.suppress(sqlite3.DatabaseError):
             if (row := db.execute(statement).fetchone()) and row[0] is not None:
                 return int(row[0])
-    return _MAX_NUMBER
+    return None
 
 
 def _keep_numbers(db: sqlite3.Connection, new: sqlite3.Connection) -> None:
@@ -204,8 +218,13 @@ def _keep_numbers(db: sqlite3.Connection, new: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.DatabaseError):
         for name, number in db.execute("SELECT name, seq FROM sqlite_sequence"):
             numbers[name] = max(number, numbers.get(name, 0))
-    (version,) = new.execute("SELECT max(record ->> 'version') FROM session").fetchone()
-    numbers["event"] = max(numbers.get("event", 0), version or 0)
+    last = [_largest(one, statement) for one in (db, new) for statement in (schema.LAST_EVENT, _LAST_INDEXED)]
+    last += [numbers.pop("event", 0), _largest(new, "SELECT max(record ->> 'version') FROM session")]
+    last_event = max(number or 0 for number in last)
+    if _largest(new, "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE name = 'event'"):
+        numbers["event"] = last_event
+    else:
+        new.execute("INSERT OR REPLACE INTO meta VALUES ('last_event', ?)", (last_event,))
     new.execute("DELETE FROM sqlite_sequence")
     new.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", numbers.items())
 

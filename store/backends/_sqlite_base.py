@@ -302,5 +302,4 @@ class SqliteBase(Waits):
             self._fail(error)
 
     def _stored_last_event(self) -> int:
-        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'event'")
-        return int(rows[0][0]) if rows else 0
+        return int(self._rows(schema.LAST_EVENT)[0][0])

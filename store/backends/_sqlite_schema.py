@@ -125,6 +125,17 @@ MIGRATIONS = (
     DROP TABLE request;
     CREATE INDEX turn_request ON turn (session, request_key) WHERE request_key IS NOT NULL;
     """,
+    """
+    INSERT OR REPLACE INTO meta SELECT 'last_event', seq FROM sqlite_sequence WHERE name = 'event';
+    CREATE TABLE kept_event (
+        event_id INTEGER PRIMARY KEY, session TEXT NOT NULL, type TEXT NOT NULL, data TEXT NOT NULL,
+        created_at REAL NOT NULL
+    );
+    INSERT INTO kept_event SELECT event_id, session, type, data, created_at FROM event;
+    DROP TABLE event;
+    ALTER TABLE kept_event RENAME TO event;
+    CREATE INDEX event_session ON event (session);
+    """,
 )
 """The script at index n migrates a database from `user_version` n to n + 1.
 
@@ -137,7 +148,19 @@ if a loop waited for them or their turn was never delivered.
 threads have their own rows because small rows are cheaper to update. `response.record` has no `tools` and `document`,
 which are large, and not needed for a history. `plain_key`: the keys of turns without calls (`_sqlite_notes`); `noted`
 is in hours. It has no index by age, which would double the cost of each note: expiry scans the table. `unsent`: the
-undelivered answers of front doors."""
+undelivered answers of front doors.
+
+`event` is not AUTOINCREMENT, which writes a page of `sqlite_sequence` in each transaction. No number is used twice
+nevertheless: see `LAST_EVENT`."""
+
+LAST_EVENT = """
+    SELECT max(
+        (SELECT coalesce(max(event_id), 0) FROM event),
+        (SELECT coalesce(max(value), 0) FROM meta WHERE name IN ('lost_event', 'last_event'))
+    )
+"""
+"""The number of the last event, also if it is deleted: expiry notes the last one that it deletes (`lost_event`), and
+the deletion of a session is an event itself. `last_event`: of a database that was migrated or recovered."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

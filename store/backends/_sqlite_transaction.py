@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PAGES = 4
 """About the number of pages that a small write adds to the log."""
 
-EVENT_PAGES = 10
-"""About the number that the write of a record, with its event, adds to it: 7 for a call that is answered, and 23 for a
+EVENT_PAGES = 8
+"""About the number that the write of a record, with its event, adds to it: 6 for a call that is answered, and 22 for a
 new turn with a call."""
 
 

@@ -179,3 +179,49 @@ async def test_an_answer_that_broke_off_before_the_migration_is_taken_over_once(
     assert not await store.mark_delivered("one", "t1")
     assert await store.take_over("one", b"k", window=math.inf, proxy_id="p1") is None
     await store.close()
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+async def test_numbers_of_events_that_expired_before_the_migration_are_not_given_again(
+    tmp_path: Path, kept: int
+) -> None:
+    """SQLite itself remembered the last one until version 11."""
+    path = tmp_path / "graft.db"
+    with contextlib.closing(create(path, 11)) as db:
+        rows = [(number, "one", "session.deleted", "{}", NOW) for number in range(1, 8)]
+        db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", rows)
+        db.execute("DELETE FROM event WHERE event_id > ?", (kept,))
+    store = SqliteStore(path, clock=lambda: NOW)
+    await store.open()
+    last = await store.last_event_id()
+    assert last.endswith("-7")
+    assert len(await store.events(after=None)) == kept
+    await store.put_toolset("one", None)
+    assert [event.event_id for event in await store.events(after=last)] == [last.replace("-7", "-8")]
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert not db.execute("SELECT * FROM sqlite_sequence WHERE name = 'event'").fetchall()
+        assert db.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'event'").fetchall()
+
+
+async def test_numbers_of_expired_events_are_not_given_again_after_a_start(tmp_path: Path) -> None:
+    now = NOW
+    store = SqliteStore(tmp_path / "graft.db", ttl=60, clock=lambda: now)
+    await store.open()
+    for _ in range(3):
+        await store.put_toolset("one", None)
+    last = await store.last_event_id()
+    now += 61
+    while await store.expire():
+        pass
+    assert await store.events(after=None) == []
+    await store.close()
+    await store.open()
+    assert await store.last_event_id() == last
+    assert (await store.put_toolset("one", None)).version == int(last.rpartition("-")[2]) + 1
+    await store.delete_session("one")
+    last = await store.last_event_id()
+    await store.close()
+    await store.open()
+    assert await store.last_event_id() == last
+    await store.close()
