@@ -94,7 +94,14 @@ class World:
         self._seeded += 1
         for found in (await self.store.sessions(limit=1000)).items:
             await self.store.delete_session(found.name)
-        self.ids = {"session": SESSIONS, "call_id": [], "response_id": [], "token_id": []}
+        self.ids = {
+            "session": SESSIONS,
+            "call_id": [],
+            "turn_id": [],
+            "response_id": [],
+            "token_id": [],
+            "model": ["gemini-3-flash", "no-model"],
+        }
         self.tokens = [*[OWNER] * 15, "", "wrong"]
         for old in self.app.api.tokens.listed():
             self.app.api.tokens.revoke(old.id)
@@ -141,3 +148,4 @@ class World:
             )
             await self.store.save_turn(turn, [call])
             self.ids["call_id"].append(call_id)
+            self.ids["turn_id"].append(turn.turn_id)
