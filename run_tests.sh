@@ -38,7 +38,6 @@ if [ "${1-}" = --long ]; then
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1500 python -m tests.crash --kills 60 --quiet
     step bounded 800 python -m tests.crash --kills 20 --power --quiet
-    step bounded 400 python -m tests.crash --kills 10 --store redis --quiet
     exit
 fi
 checks() {

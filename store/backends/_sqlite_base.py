@@ -99,12 +99,12 @@ class SqliteBase(Waits):
         try:
             files.check(self.path, read_only=self.read_only)
             self._db = files.connect(self.path, read_only=self.read_only)
-            self._last_event = self._stored_last_event()
             if not self.read_only:
                 files.move_log(self._db)
                 if found := files.damage(self._db):
                     raise ValueError(files.damaged(found))
                 files.begin_history(self._db)
+            self._last_event = self._stored_last_event()
             meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
             self.secret, self.epoch = meta["secret"], meta["epoch"]
             if not self.read_only:
@@ -121,8 +121,9 @@ class SqliteBase(Waits):
                 self._checkpoints = Checkpoints(self.path, files.size_of_log(self.path))
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
-            is_damage = isinstance(error, sqlite3.Error) and files.is_damage(error)
-            why = files.damaged(str(error)) if is_damage else str(error)
+            cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+            is_damage = isinstance(cause, sqlite3.Error) and files.is_damage(cause)
+            why = files.damaged(str(cause)) if is_damage else str(error)
             files.refuse(self.path, f"the database cannot be used: {why}", error)
         except BaseException:
             await self.close()

@@ -178,7 +178,7 @@ async def a_script_that_is_loaded_again(house: House) -> None:
         "    told('done')\n"
     )
     await house.request()
-    house.file.write_text(house.file.read_text().replace("old", "new").replace("range(2)", "range(3)"))
+    house.file.write_text(house.file.read_text().replace("old", "another").replace("range(2)", "range(3)"))
     script.loadscript()
     await house.request()
     house.file.write_text("not Python")
