@@ -132,7 +132,7 @@ def test_system_messages_stay_where_they_are(proxy: Proxy, session: Session, gem
 
 def test_a_session_without_tools_and_other_paths_are_not_touched(looper: Proxy, gemini: Gemini) -> None:
     base = by_reverse(looper, new_session(looper, tools=False))["base_url"]
-    got = httpx2.get(f"{base}/models", headers={"authorization": f"Bearer {KEY}"})
+    got = httpx2.get(f"{base}/files", headers={"authorization": f"Bearer {KEY}"})
     assert got.status_code == 404, "the strict server has no such page, and was asked"
     assert gemini.last["path"] == "/v1beta/openai/models"
 
