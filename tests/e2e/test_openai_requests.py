@@ -134,7 +134,7 @@ def test_a_session_without_tools_and_other_paths_are_not_touched(looper: Proxy, 
     base = by_reverse(looper, new_session(looper, tools=False))["base_url"]
     got = httpx2.get(f"{base}/files", headers={"authorization": f"Bearer {KEY}"})
     assert got.status_code == 404, "the strict server has no such page, and was asked"
-    assert gemini.last["path"] == "/v1beta/openai/models"
+    assert gemini.last["path"] == "/v1beta/openai/files"
 
 
 def test_vertex_speaks_it_too(looper: Proxy, bare: Session, gemini: Gemini) -> None:
