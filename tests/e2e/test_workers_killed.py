@@ -1,6 +1,7 @@
 """One of four processes is killed every second, while chats with tools go on."""
 
 import itertools
+import math
 import os
 import random
 import signal
@@ -77,9 +78,18 @@ def owner(proxy: Proxy, client_port: int) -> int | None:
     return None
 
 
+def kill(proxy: Proxy, victim: int, killed: dict[int, float]) -> None:
+    """Kill a process, and note when it was gone: it takes connections until then."""
+    killed[victim] = math.inf
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: victim not in children(proxy), "the killed process is gone")
+    killed[victim] = time.monotonic()
+
+
 @dataclass
 class Client:
-    """A google-genai chat. `pid`: the process that its connection is with, None if it has none that is known."""
+    """A google-genai chat. `pid`: the process that its connection is with, None if it has none that is known. `killed`:
+    when each killed process was gone."""
 
     proxy: Proxy
     number: int
@@ -144,9 +154,7 @@ def test_clients_of_other_processes_notice_nothing_and_no_tool_runs_twice(
                 living = children(proxy)
                 serving = sorted({client.pid for client in clients if client.pid in living and client.pid})
                 if len(serving) > 1:
-                    victim = rng.choice(serving)
-                    killed[victim] = time.monotonic()
-                    os.kill(victim, signal.SIGKILL)
+                    kill(proxy, rng.choice(serving), killed)
                 pause.wait(1)
         finally:
             over.set()
