@@ -114,9 +114,10 @@ class Calls(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
         """End a call that nobody will answer: `denied` or `expired`, with an error for the model. A final call is
-        returned unchanged. Raises ValueError for another status."""
+        returned unchanged. `has_begun` False: no loop has begun to run the call, although its record may say so: it
+        was stored as running, or as started, and the loop ended before it ran. Raises ValueError for another status."""
 
     # --- the proxies ------------------------------------------------------------------------------------------
     #

@@ -55,7 +55,8 @@ class CallExpired(ToolError):
 
 class CallRun:
     """`seconds`: the time limit of all tries together, without the pauses between them. `loop_id`: the loop or
-    connection that waits for the call."""
+    connection that waits for the call. `has_begun`: the proxy may have run it. `has_worker`: this call was released to
+    workers, rather than an identical one."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class CallRun:
         self.loop_id = loop_id
         self.timeout = config.tool_timeout if self.rules.timeout is None else self.rules.timeout
         self.seconds = self.timeout * (1 + (self.rules.retries or 0))
-        self._has_begun = initial_state.loop_id is not None  # the proxy runs the call
-        self._has_worker = False  # this call was released to workers, rather than an identical one
+        self.has_begun = initial_state.loop_id is not None
+        self.has_worker = False
 
     async def response(self, step: RunningStep) -> Document:
         """The functionResponse's `response`. The step, which refers to this call, is not kept: with it the call would
@@ -151,8 +152,8 @@ class CallRun:
             return True  # it is run elsewhere
         if self.rules.idempotent:
             return False
-        if not self._has_worker:
-            return self._has_begun
+        if not self.has_worker:
+            return self.has_begun
         return (await self.store.call(self.session, self.call.call_id)).status is Status.RUNNING
 
     # --- results ----------------------------------------------------------------------------------------------
@@ -160,12 +161,12 @@ class CallRun:
     async def _run(self) -> Document:
         """Run the call. A result by hand abandons the run."""
         if self.binding.handler is not Handler.WORKERS:
-            if not self._has_begun:
+            if not self.has_begun:
                 try:
                     await self.store.start(self.session, self.call.call_id, loop_id=self.loop_id)
                 except NotPending:  # already final
                     return await self._manual_response()
-                self._has_begun = True
+                self.has_begun = True
             # If the store's server were lost with the note that the call runs, another proxy could run it as well.
             await self.store.confirm()
         run = asyncio.ensure_future(self._result())
@@ -191,7 +192,7 @@ class CallRun:
             await asyncio.wait({run, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
             if (
                 run.done()
-                or self._has_worker
+                or self.has_worker
                 or elsewhere.cancelled()
                 or elsewhere.exception() is not None
                 or (call := elsewhere.result()) is None
@@ -226,7 +227,7 @@ class CallRun:
                     key, self.config.version, run, share=rules.idempotent, cache_ttl=rules.cache_ttl
                 )
             except CallExpired:
-                if self._has_worker:
+                if self.has_worker:
                     raise
 
     async def _own_result(self) -> bytes:
@@ -240,7 +241,7 @@ class CallRun:
 
     async def _worker_result(self) -> bytes:
         """Release this call to workers, and wait for the result."""
-        self._has_worker = True
+        self.has_worker = True
         with contextlib.suppress(NotPending):  # already final
             await self.store.release(self.session, self.call.call_id, detached=self.initial.detached)
         call = await self.context.waits.final_call_of_worker(

@@ -214,12 +214,17 @@ class Executors:
         """Stop waiting for these calls of a step. Calls that may be running and must not run twice continue, and their
         results are stored; the others are cancelled, and expire. Final calls stay unchanged. Returns the cancelled
         tasks, for `wait_cancelled`."""
-        cancelled = [call_id for call_id in calls if not await _outlives_loop(step.runs.get(call_id))]
-        tasks = [step.tasks[call_id] for call_id in cancelled if call_id in step.tasks]
-        for task in tasks:
-            task.cancel()
+        cancelled: list[str] = []
+        tasks: list[asyncio.Task[Document]] = []
+        # the store is asked about workers last: meanwhile no other call may begin, nor may it be cancelled once it has
+        for call_id in sorted(calls, key=lambda call_id: _has_worker(step.runs.get(call_id))):
+            if not await _outlives_loop(step.runs.get(call_id)):
+                cancelled.append(call_id)
+                if (task := step.tasks.get(call_id)) is not None:
+                    task.cancel()
+                    tasks.append(task)
         for call_id in cancelled:
-            await self._settle(config, call_id, "cancelled: its answer was not waited for")
+            await self._settle(config, step, call_id, "cancelled: its answer was not waited for")
         return tasks
 
     async def wait_cancelled(self, tasks: Iterable[asyncio.Task[Document]]) -> None:
@@ -230,7 +235,7 @@ class Executors:
         """End only these calls of a step."""
         await _cancel_all([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
         for call_id in calls:
-            await self._settle(config, call_id, why)
+            await self._settle(config, step, call_id, why)
 
     async def flush(self, calls: Iterable[str]) -> None:
         """Store the results of these calls that could not be stored before. Raises StoreUnavailable."""
@@ -263,8 +268,9 @@ class Executors:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settle(self, config: SessionConfig, call_id: str, error: str) -> None:
-        await self._keeper.settle(config.session, call_id, Status.EXPIRED, error)
+    async def _settle(self, config: SessionConfig, step: RunningStep, call_id: str, error: str) -> None:
+        has_begun = (run := step.runs.get(call_id)) is not None and run.has_begun
+        await self._keeper.settle(config.session, call_id, Status.EXPIRED, error, has_begun=has_begun)
 
 
 class BackgroundStep:
@@ -284,6 +290,10 @@ class BackgroundStep:
     def complete(self) -> None:
         """No more calls can come."""
         self._step.complete.set()
+
+
+def _has_worker(run: RunningCall | None) -> bool:
+    return run is not None and run.has_worker
 
 
 async def _outlives_loop(run: RunningCall | None) -> bool:

@@ -52,12 +52,12 @@ class ResultKeeper:
             self._store_later(call_id, lambda: self._store(session, call_id, result, error))
         return response_of(result, error)
 
-    async def settle(self, session: str, call_id: str, status: Status, error: str) -> None:
-        """End a call that nobody waits for. A final call stays unchanged."""
+    async def settle(self, session: str, call_id: str, status: Status, error: str, *, has_begun: bool) -> None:
+        """End a call that nobody waits for. A final call stays unchanged. `has_begun` as in `Store.settle`."""
         try:
-            await self._settle(session, call_id, status, error)
+            await self._settle(session, call_id, status, error, has_begun)
         except StoreUnavailable:
-            self._store_later(call_id, lambda: self._settle(session, call_id, status, error))
+            self._store_later(call_id, lambda: self._settle(session, call_id, status, error, has_begun))
         except StoreError as failure:
             logger.debug("a call could not be settled: %s", failure)
 
@@ -84,8 +84,8 @@ class ResultKeeper:
             self.count(call.status)
         return call
 
-    async def _settle(self, session: str, call_id: str, status: Status, error: str) -> None:
-        call = await self.store.settle(session, call_id, status, error=error)
+    async def _settle(self, session: str, call_id: str, status: Status, error: str, has_begun: bool) -> None:
+        call = await self.store.settle(session, call_id, status, error=error, has_begun=has_begun)
         if call.status is status:
             self.count(status)
 

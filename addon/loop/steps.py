@@ -9,7 +9,10 @@ from addon.core.framing.documents import Document
 
 
 class RunningCall(Protocol):
-    """A call that is run here."""
+    """A call that is run here. `has_begun`: the proxy may have run it. `has_worker`: it was released to workers."""
+
+    has_begun: bool
+    has_worker: bool
 
     async def response(self, step: "RunningStep") -> Document: ...
 

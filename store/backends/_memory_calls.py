@@ -126,9 +126,10 @@ class MemoryCalls(MemoryBase):
         )
         return states.check_decided(self._put_call(after)) if after else call
 
-    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
-        call = await self.call(session, call_id)
-        return self._put_call(states.settled(call, status=status, error=error, now=self._clocks.now())) or call
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
+        call, now = await self.call(session, call_id), self._clocks.now()
+        settled = states.settled(call, status=status, error=error, has_begun=has_begun, now=now)
+        return self._put_call(settled) or call
 
     # --- the proxies ------------------------------------------------------------------------------------------
 

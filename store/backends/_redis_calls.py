@@ -244,9 +244,11 @@ class RedisCalls(RedisBase):
 
         return states.check_decided(await transact(self, session, compute))
 
-    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
         return await self._change(
-            session, call_id, lambda call, now: states.settled(call, status=status, error=error, now=now)
+            session,
+            call_id,
+            lambda call, now: states.settled(call, status=status, error=error, has_begun=has_begun, now=now),
         )
 
     # --- the proxies ------------------------------------------------------------------------------------------

@@ -176,9 +176,11 @@ class SqliteCalls(SqliteBase):
             )
         )
 
-    async def settle(self, session: str, call_id: str, status: Status, *, error: str) -> Call:
+    async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
         return self._change(
-            session, call_id, lambda call, now: states.settled(call, status=status, error=error, now=now)
+            session,
+            call_id,
+            lambda call, now: states.settled(call, status=status, error=error, has_begun=has_begun, now=now),
         )
 
     # --- the proxies ------------------------------------------------------------------------------------------

@@ -166,13 +166,14 @@ def lease_left(call: Call, *, steady: float) -> float | None:
     return None if call.lease_until is None else max(0.0, call.lease_until - steady)
 
 
-def settled(call: Call, *, status: Status, error: str, now: Now) -> Call | None:
+def settled(call: Call, *, status: Status, error: str, has_begun: bool, now: Now) -> Call | None:
     if status not in (Status.DENIED, Status.EXPIRED):
         raise ValueError(f"a call is settled as denied or expired, not as {status}")
     if call.status.final:
         return None
     approval = "denied" if status is Status.DENIED and call.approval == "waiting" else call.approval
-    return _changed(call, now, status=status, error=error, lease_until=None, approval=approval)
+    loop_id = call.loop_id if has_begun else None
+    return _changed(call, now, status=status, error=error, lease_until=None, approval=approval, loop_id=loop_id)
 
 
 def _changed(call: Call, now: Now, **fields: Any) -> Call:

@@ -1,5 +1,6 @@
 """A call that the proxy runs at once is stored as running: its start is no write of its own."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from addon.surfaces.base import Framing
 from store.base import StoreUnavailable
 from store.models import Status
 from tests.loop.conftest import Proxy, Scripted, call, says
+from tests.loop.retrying import hang_up
 
 ANSWER = [says("done", finish="STOP")]
 
@@ -108,3 +110,29 @@ async def test_a_call_stored_as_running_goes_on_if_its_answer_fails_before_it_be
         assert changed is not None
         stored = changed
     assert (stored.status, stored.result) == (Status.DONE, "found")
+
+
+@pytest.mark.parametrize("written", ["save_turn", "start"])
+async def test_a_call_noted_as_running_by_a_loop_that_ended_before_it_ran_runs_when_the_request_comes_again(
+    proxy: Proxy, writes: Writes, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """The store notes that the call runs, and the loop is cancelled before it hears so."""
+    write, noted = getattr(proxy.store, written), asyncio.Event()
+
+    async def and_hang(*args: Any, **named: Any) -> Any:
+        done = await write(*args, **named)
+        if written == "save_turn" and not (len(args) > 1 and args[1]):
+            return done
+        noted.set()
+        return await asyncio.Future()
+
+    name, repeated = ("plain", [step("plain")]) if written == "save_turn" else ("slow to check", [])
+    monkeypatch.setattr(proxy.store, written, and_hang)
+    proxy.upstream(Scripted(step(name), *repeated, ANSWER))
+    await hang_up(proxy, Framing.SSE, when=lambda _: noted.is_set())
+    assert proxy.tools.begun == []
+    monkeypatch.setattr(proxy.store, written, write)
+    played = await proxy.ask("x", framing=Framing.SSE)
+    assert played.text == "done"
+    assert proxy.tools.begun == [name]
+    assert [one.status for one in await proxy.calls()] == [Status.EXPIRED, Status.DONE]

@@ -349,6 +349,15 @@ async def test_a_call_that_nobody_will_answer_is_settled(store: Store, status: S
     assert await claim(store) is None
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_settled_call_says_whether_it_had_begun(store: Store, has_begun: bool) -> None:
+    await save(store, "t1")
+    await store.start("one", "c-t1", loop_id="loop")
+    settled = await store.settle("one", "c-t1", Status.EXPIRED, error="no", has_begun=has_begun)
+    assert settled.loop_id == ("loop" if has_begun else None)
+    assert await store.call("one", "c-t1") == settled
+
+
 async def test_an_answered_call_is_not_settled_any_more(store: Store) -> None:
     await save(store, "t1")
     answered, _ = await store.answer("one", "c-t1", result=1)
