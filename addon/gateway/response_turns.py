@@ -27,6 +27,7 @@ from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_e
 from addon.gateway.handover import Handover
 from addon.gateway.item_references import INPUT, ItemIds
 from addon.gateway.recall import stored_calls
+from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import ending_problem
 from addon.gateway.upstream_factory import Caller
 
@@ -78,6 +79,7 @@ class ResponseTurns:
         self.engine = engine
         self.conversations = conversations
         self.store = conversations.store
+        self._sealing = Sealing(self.store)
 
     async def events(
         self,
@@ -163,6 +165,7 @@ class ResponseTurns:
             now=self.store.clock,
             tools=function_tools(declared) if parsed.declarations is None and declared else None,
             one_by_one=one_by_one,
+            seal=lambda text: self._sealing.seal(text, "signatures"),
         )
         return _Turn(
             conversation,

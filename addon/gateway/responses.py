@@ -82,7 +82,9 @@ class ResponsesRoutes(FrontDoor):
             events = self.turns.events(caller, parsed, handover, api.ending)
 
             def show(response: Document) -> Document:
-                if (found := compacted(response, sealing.seal, ItemIds(response["id"]))) is None:
+                if (
+                    found := compacted(response, lambda text: sealing.seal(text, "summary"), ItemIds(response["id"]))
+                ) is None:
                     raise TurnFailed(502, "toolgraft: the model wrote no summary")
                 return found
 

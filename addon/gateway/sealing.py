@@ -1,6 +1,6 @@
-"""Texts that a client keeps and gives back, but cannot read or change: those of compaction items.
+"""Texts that a client keeps and gives back, but cannot read or change: summaries and signatures.
 
-The key comes from the store's secret, so every proxy with the store can open them.
+The keys come from the store's secret, so every proxy with the store can open them.
 """
 
 import base64
@@ -9,6 +9,10 @@ from typing import Protocol
 
 from cryptography.fernet import Fernet, InvalidToken
 
+from addon.core.dialects.responses.items import Purpose
+
+_PERSONS: dict[Purpose, bytes] = {"summary": b"toolgraft seal", "signatures": b"toolgraft signs"}
+
 
 class _HasSecret(Protocol):
     @property
@@ -16,21 +20,21 @@ class _HasSecret(Protocol):
 
 
 class Sealing:
-    """`store`: open before the first use."""
+    """`store`: open before the first use. Each purpose has a key of its own."""
 
     def __init__(self, store: _HasSecret) -> None:
         self._store = store
 
-    def seal(self, text: str) -> str:
-        return self._fernet().encrypt(text.encode("utf-8", "surrogatepass")).decode()
+    def seal(self, text: str, purpose: Purpose) -> str:
+        return self._fernet(purpose).encrypt(text.encode("utf-8", "surrogatepass")).decode()
 
-    def unseal(self, sealed: str) -> str | None:
-        """The text; None if it was not sealed with this secret."""
+    def unseal(self, sealed: str, purpose: Purpose) -> str | None:
+        """The text; None if it was not sealed with this secret for this purpose."""
         try:
-            return self._fernet().decrypt(sealed).decode("utf-8", "surrogatepass")
+            return self._fernet(purpose).decrypt(sealed).decode("utf-8", "surrogatepass")
         except (InvalidToken, ValueError):
             return None
 
-    def _fernet(self) -> Fernet:
-        key = hashlib.blake2b(self._store.secret, digest_size=32, person=b"toolgraft seal").digest()
+    def _fernet(self, purpose: Purpose) -> Fernet:
+        key = hashlib.blake2b(self._store.secret, digest_size=32, person=_PERSONS[purpose]).digest()
         return Fernet(base64.urlsafe_b64encode(key))

@@ -1,15 +1,16 @@
 """Items of a Responses API `input`, checked and ready to become Gemini parts.
 
-Items and fields without meaning for the model (`reasoning` items, empty texts, ids, states) are accepted and left out,
-because clients send them back in their histories. What Gemini does not support is refused with its position. Pure: the
-input is never changed.
+Items and fields without meaning for the model (summaries of its thoughts, empty texts, ids, states) are accepted and
+left out, because clients send them back in their histories. What Gemini does not support is refused with its position.
+Pure: the input is never changed.
 """
 
 import re
 import string as characters
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from addon.core.dialects.responses.carried import NOTHING_CARRIED, Carried, read_carried
 from addon.core.dialects.responses.invalid import array, bad, boolean, fields, one_of, quoted, required, string
 from addon.core.framing.documents import Document, Malformed, decode
 from addon.core.history.calls import response_of
@@ -49,33 +50,41 @@ class CallOutput(NamedTuple):
 
 
 type Item = Message | FunctionCall | CallOutput
-type Unseal = Callable[[str], str | None]
-"""The summary in a compaction item's `encrypted_content`; None if the content is not the proxy's."""
+type Purpose = Literal["summary", "signatures"]
+"""What the `encrypted_content` of a compaction item, and of a reasoning item, holds."""
+type Unseal = Callable[[str, Purpose], str | None]
+"""The text in an item's `encrypted_content`; None if the content is not the proxy's."""
 
 
-def no_summary(sealed: str) -> None:
-    """An `Unseal` for input without compaction items."""
+def nothing_sealed(sealed: str, purpose: Purpose) -> None:
+    """An `Unseal` for input without sealed items."""
 
 
 class Input(NamedTuple):
-    """`system`: the texts of system and developer messages, which go into Gemini's system instruction."""
+    """`system`: the texts of system and developer messages, which go into Gemini's system instruction. `carried`: what
+    reasoning items say of the model's parts."""
 
     items: list[Item]
     system: list[Part]
+    carried: Carried
 
 
-def read_input(value: object, unseal: Unseal = no_summary) -> Input:
+def read_input(value: object, unseal: Unseal = nothing_sealed) -> Input:
     """A text, or a list of items. Raises Invalid."""
     if isinstance(value, str):
         if not value:
             raise bad("input", "is empty; it must be a text or a list of items")
-        return Input([Message("user", [{"text": value}], "input")], [])
+        return Input([Message("user", [{"text": value}], "input")], [], NOTHING_CARRIED)
     if not isinstance(value, list):
         raise bad("input", f"must be a string or a list of items, not {quoted(value)}", "invalid_type")
-    read = Input([], [])
+    read = Input([], [], NOTHING_CARRIED)
+    carried: list[str] = []
     places: dict[tuple[type, str], str] = {}
     for index, item in enumerate(value):
         at = f"input[{index}]"
+        if isinstance(item, dict) and item.get("type") == "reasoning":
+            carried += _reasoning(item, at, unseal)
+            continue
         one = _item(item, at, read.system, unseal)
         if one is None:
             continue
@@ -84,7 +93,36 @@ def read_input(value: object, unseal: Unseal = no_summary) -> Input:
             if before != at:
                 raise bad(f"{at}.call_id", f"is also that of {before}; each call and each output may occur only once")
         read.items.append(one)
-    return read
+    if not carried:
+        return read
+    found = read_carried(carried)
+    return Input(_with_own_parts(read.items, found), read.system, found)
+
+
+def _reasoning(value: Document, at: str, unseal: Unseal) -> list[str]:
+    """What the item carries. It may be of another service's, and says nothing then."""
+    item = fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
+    sealed = string(item.get("encrypted_content", ""), f"{at}.encrypted_content")
+    text = unseal(sealed, "signatures") if sealed else None
+    return [] if text is None else [text]
+
+
+def _with_own_parts(items: Sequence[Item], carried: Carried) -> list[Item]:
+    """The items with the model's own parts in its messages, as far as they are carried. Messages without other items
+    between them are one text to the model."""
+    result: list[Item] = []
+    run: list[Message] = []
+    for item in (*items, None):
+        if isinstance(item, Message) and item.side == "model":
+            run.append(item)
+            continue
+        if run:
+            parts = carried.text("".join(part["text"] for one in run for part in one.parts))
+            result += run if parts is None else [run[-1]._replace(parts=parts)]
+            run = []
+        if item is not None:
+            result.append(item)
+    return result
 
 
 def is_reference(item: Document) -> bool:
@@ -102,9 +140,6 @@ def _item(value: object, at: str, system: list[Part], unseal: Unseal) -> Item | 
         return _call(value, at)
     if kind == "function_call_output":
         return _output(value, at)
-    if kind == "reasoning":
-        fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
-        return None
     if kind == "compaction":
         return _compaction(value, at, unseal)
     raise bad(f"{at}.type", f"is {quoted(kind)}; it must be one of {', '.join(_TYPES)}")
@@ -114,7 +149,7 @@ def _compaction(value: Document, at: str, unseal: Unseal) -> Message:
     """The summary, as a user's message: Gemini has no other place for it."""
     item = fields(value, ("type", "id", "encrypted_content", "created_by", "status"), at)
     place = f"{at}.encrypted_content"
-    summary = unseal(string(required(item, "encrypted_content", at), place))
+    summary = unseal(string(required(item, "encrypted_content", at), place), "summary")
     if summary is None:
         raise bad(place, "is not what /v1/responses/compact of a proxy with this store has returned")
     return Message("user", [{"text": _SUMMARY + summary}], at)

@@ -46,7 +46,8 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 # Hints for OpenAI's caches and abuse monitoring. They do not change the answer, and the response repeats them.
 LABELS = ("prompt_cache_key", "safety_identifier", "user")
-INCLUDABLE = ("reasoning.encrypted_content",)
+SIGNATURES = "reasoning.encrypted_content"
+INCLUDABLE = (SIGNATURES,)
 
 
 def check_neutral(body: Document) -> None:

@@ -14,9 +14,13 @@ type Status = Literal["completed", "incomplete"]
 
 class Items:
     """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
-    event. `new_id` makes an id from a prefix such as `msg`."""
+    event. `new_id` makes an id from a prefix such as `msg`. `of_thoughts`: further members of the items of thoughts,
+    once they are complete."""
 
-    def __init__(self, emit: Callable[[str, Document], None], new_id: Callable[[str], str]) -> None:
+    def __init__(
+        self, emit: Callable[[str, Document], None], new_id: Callable[[str], str], of_thoughts: Document | None = None
+    ) -> None:
+        self.of_thoughts = of_thoughts or {}
         self.items: list[Document] = []
         self._emit = emit
         self._new_id = new_id
@@ -50,6 +54,13 @@ class Items:
         self._emit_for_item("response.function_call_arguments.done", arguments=arguments)
         self._finish(item | {"arguments": arguments, "status": "completed"})
 
+    def carried(self, sealed: str) -> None:
+        """Add a reasoning item without words, for the client to carry."""
+        self.close()
+        item = {"type": "reasoning", "id": self._new_id("rs"), "summary": [], "encrypted_content": sealed}
+        self._add(item | {"status": "in_progress"})
+        self._finish(item | {"status": "completed"})
+
     def close(self, status: Status = "completed") -> None:
         """End the open item, if any."""
         kind, text = self._open, "".join(self._texts)
@@ -63,7 +74,7 @@ class Items:
             summary = _summary_text(text)
             self._emit_for_item("response.reasoning_summary_text.done", summary_index=0, text=text)
             self._emit_for_item("response.reasoning_summary_part.done", summary_index=0, part=summary)
-            self._finish(self.items[-1] | {"summary": [summary], "status": status})
+            self._finish(self.items[-1] | self.of_thoughts | {"summary": [summary], "status": status})
 
     def _begin(self, kind: Literal["message", "reasoning"], item: Document) -> None:
         self._open = kind

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from addon.core.dialects.responses.carried import Carried
 from addon.core.dialects.responses.invalid import Invalid, bad
 from addon.core.dialects.responses.items import CallOutput, FunctionCall, Item, Message, Part
 from addon.core.framing.documents import Document, get
@@ -46,9 +47,9 @@ class AddedContents(NamedTuple):
     missing: list[str]
 
 
-def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedContents:
-    """Convert items to Contents. Raises Invalid for outputs of unknown calls, calls without outputs, and items in an
-    invalid order."""
+def add_items(items: Sequence[Item], past: StoredCalls, model: str, carried: Carried) -> AddedContents:
+    """Convert items to Contents. `carried`: for calls that are not stored. Raises Invalid for outputs of unknown calls,
+    calls without outputs, and items in an invalid order."""
     items = _without_question(items, past)
     outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
     _check_outputs(items, outputs, past)
@@ -69,7 +70,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str) -> AddedCont
         new = {call_id: response for call_id, response in responses.items() if call_id not in past.responses}
         parts = [*_with_call_ids(new), *_user_parts(rest)]
         return AddedContents([{"role": "user", "parts": parts}] if parts else [], missing)
-    builder = _Builder(past, outputs, model)
+    builder = _Builder(past, outputs, model, carried)
     builder.parts = [responses[call_id] for call_id in past.waiting]
     for item in rest:
         builder.take(item)
@@ -139,8 +140,9 @@ def _response(call: Part, output: CallOutput, model: str) -> Part:
 class _Builder:
     """Converts items to Contents one by one. `parts`: the parts of the current turn."""
 
-    def __init__(self, past: StoredCalls, outputs: Mapping[str, CallOutput], model: str) -> None:
+    def __init__(self, past: StoredCalls, outputs: Mapping[str, CallOutput], model: str, carried: Carried) -> None:
         self.past = past
+        self.carried = carried
         self.outputs = outputs
         self.model = model
         self.contents: list[Document] = []
@@ -168,7 +170,7 @@ class _Builder:
             self._turn("model")
         if not self.contents and not self.past.has_history:
             raise bad(item.at, "is the first item; a function call must follow a user's message")
-        known = self.past.calls.get(item.call_id)
+        known = self.past.calls.get(item.call_id) or self.carried.call(item.call_id, item.name, item.args)
         part = known or {"functionCall": {"name": item.name, "args": item.args}}
         # Gemini refuses a step whose first call has no signature. A call that it did not make has none.
         signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _GEMINI_3)
@@ -176,8 +178,11 @@ class _Builder:
         self.calls.append(item)
 
     def _is_parallel(self, item: FunctionCall) -> bool:
-        step = self.past.steps.get(item.call_id)
-        return step is not None and step == self.past.steps.get(self.calls[-1].call_id)
+        last = self.calls[-1].call_id
+        return any(
+            (step := steps.get(item.call_id)) is not None and step == steps.get(last)
+            for steps in (self.past.steps, self.carried.steps)
+        )
 
     def _turn(self, side: str) -> None:
         """End the current turn. If it has calls, a user turn with their responses follows."""

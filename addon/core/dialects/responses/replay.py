@@ -24,7 +24,10 @@ def events_of(response: Document) -> list[Event]:
         match item["type"]:
             case "message":
                 items.text(item["content"][0]["text"])
+            case "reasoning" if not item["summary"]:
+                items.carried(item["encrypted_content"])
             case "reasoning":
+                items.of_thoughts = {key: item[key] for key in ("encrypted_content",) if key in item}
                 items.thought(item["summary"][0]["text"])
             case _:
                 items.call(item["call_id"], item["name"], item["arguments"])

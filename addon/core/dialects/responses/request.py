@@ -17,7 +17,7 @@ from addon.core.dialects.responses.items import (
     Input,
     Part,
     Unseal,
-    no_summary,
+    nothing_sealed,
     read_input,
 )
 from addon.core.framing.documents import Document
@@ -45,6 +45,7 @@ class ResponsesRequest:
     `declarations`: its tools as Gemini's functionDeclarations; None if it has none, then those of its conversation
     apply. `parallel`: whether the calls of a step may be given out together; None if not set. `conversation`: its name.
     `echo`: the members of a Response object that repeat the request. `shows_thoughts`: whether thoughts are shown.
+    `carries_signatures`: whether the response gives the client the model's signatures, sealed.
     """
 
     model: str
@@ -61,6 +62,7 @@ class ResponsesRequest:
     previous_response_id: str | None
     stream: bool
     shows_thoughts: bool
+    carries_signatures: bool
     echo: Document
 
     @property
@@ -71,7 +73,7 @@ class ResponsesRequest:
 
     def add_to(self, known: past.StoredCalls) -> past.AddedContents:
         """The Contents that the request adds to a history. Raises Invalid."""
-        return past.add_items(self.input.items, known, self.model)
+        return past.add_items(self.input.items, known, self.model, self.input.carried)
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
         """`instructions`, then the system and developer messages of the earlier requests of the history (their
@@ -86,7 +88,7 @@ class ResponsesRequest:
         return tools.tool_config(self.tool_choice, names)
 
 
-def read_request(body: object, unseal: Unseal = no_summary) -> ResponsesRequest:
+def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequest:
     """The body of a request, as decoded JSON. Raises Invalid."""
     if not isinstance(body, dict):
         raise bad("the body", "must be a JSON object", "invalid_type")
@@ -126,6 +128,7 @@ def read_request(body: object, unseal: Unseal = no_summary) -> ResponsesRequest:
         previous_response_id=previous,
         stream=stream,
         shows_thoughts=bool(config.get("thinkingConfig", {}).get("includeThoughts")),
+        carries_signatures=options.SIGNATURES in given.get("include", ()),
         echo=_echo(given, conversation),
     )
     if declared is not None:

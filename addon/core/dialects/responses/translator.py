@@ -9,6 +9,7 @@ from typing import Literal
 
 from addon.core.answers.answer import FILLER, Candidate
 from addon.core.answers.arguments import NO_LIMITS, Assembly
+from addon.core.dialects.responses.carried import to_carry
 from addon.core.dialects.responses.errors import message_of
 from addon.core.dialects.responses.output import Items
 from addon.core.dialects.responses.request import ResponsesRequest
@@ -48,10 +49,12 @@ class Translator:
         now: Callable[[], float],
         tools: list[Document] | None = None,
         one_by_one: bool = False,
+        seal: Callable[[str], str] | None = None,
     ) -> None:
         """`new_id`: makes an id from a prefix (`msg`, `rs`, `fc`, `call`), followed by an underscore. `now`: seconds
         since the epoch. `tools`: the tools to show if the conversation's apply, not the request's. `one_by_one`: of
-        several calls only the first is shown; the others get ids and are shown later."""
+        several calls only the first is shown; the others get ids and are shown later. `seal`: seals what the client
+        carries, if it asks for that."""
         self.status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
         self.calls: dict[str, Document] = {}
         self._echo = (
@@ -76,7 +79,10 @@ class Translator:
         self._unshown: set[str] = set()
         self._sequence = 0
         self._events: list[Event] = []
-        self._items = Items(self._emit, new_id)
+        self._seal = seal if request.carries_signatures else None
+        # Clients leave out a reasoning item without sealed content, with a warning.
+        sealed = {} if self._seal is None else {"encrypted_content": self._seal("{}")}
+        self._items = Items(self._emit, new_id, sealed)
 
     @property
     def content(self) -> Document | None:
@@ -230,6 +236,10 @@ class Translator:
 
     def _ended(self) -> list[Event]:
         self._items.close("completed" if self.status == "completed" else "incomplete")
+        if self._seal is not None and self.status != "failed":
+            carried = to_carry(self._candidate.true_parts, self.calls)
+            if carried is not None:
+                self._items.carried(self._seal(carried))
         self._completed_at = int(self._now()) if self.status == "completed" else None
         self._emit(ENDS[self.status], {"response": self.document()})
         return self._take_events()
