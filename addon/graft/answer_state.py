@@ -7,7 +7,7 @@ from addon.core.answers.answer import AnswerRewriter, Candidate
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document
 from addon.core.history.request import Request
-from addon.graft.effects import Effect, End, Note, Pause, Send, Start
+from addon.graft.effects import Effect, End, Note, Pause, Save, Send, Start
 from addon.graft.exchange import Exchange
 from addon.graft.initial_states import InitialStates
 from addon.graft.joined_rounds import JoinedRounds
@@ -98,8 +98,8 @@ class AnswerState:
     def pause(self, answer: AnswerRewriter, token: str) -> Pause:
         return Pause(token, self.rounds.paused(answer, self.journal.steps, self.journal.visible))
 
-    def beginnings(self) -> Iterator[Note]:
-        """The notes to make if the client does not read to the end, or gets an error there: it may continue with any
+    def beginnings(self) -> Iterator[Note | Save]:
+        """What to store if the client does not read to the end, or gets an error there: it may continue with any
         beginning of what it was sent. Given once, and only for streams: nobody keeps the beginning of one document."""
         if not self.writer.streams or self._beginnings_noted:
             return

@@ -101,6 +101,12 @@ def reads_as(turn: HistoryTurn, entry: Entry) -> bool:
     return visible_digest(entry.visible) == turn.digest
 
 
+def _has_changed(turn: HistoryTurn, entry: Entry) -> bool:
+    """Whether an entry that was found by a turn's words has other words by now: a retry has continued it, and ended it
+    otherwise. The client has kept the words of the answer that broke off."""
+    return not entry.bound and not reads_as(turn, entry)
+
+
 def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = False) -> Verdict:
     """What a turn is by a key that entries share: they must mean the same. `named`: the key holds the chat's own name,
     so all entries belong to this chat, and the newest delivered one is meant."""
@@ -109,6 +115,8 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
         return Verdict(miss=Miss.PLAIN) if ids else NOTHING
     if not ids:
         return NOTHING
+    if any(_has_changed(place.turn, found.turns[turn_id]) for turn_id in ids):
+        return Verdict(miss=Miss.PLAIN)
     fits = _fitting(place, ids, found)
     if not fits:
         return Verdict(miss=Miss.MARKS)

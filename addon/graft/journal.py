@@ -144,7 +144,7 @@ class Journal:
             self._saved[state.index] = len(state.captured), ends
             if self.steps or state.is_grafted or self._taken_over:
                 before = self._turns.get(state.turn_id)
-                visible, steps = [*self.visible, *state.visible_parts], [*self.steps, self._step(state)]
+                visible, steps = self._result(state)
                 turn = self._turn(state.turn_id, visible, steps)
                 if ends:
                     self._ended.add(state.turn_id)
@@ -161,23 +161,30 @@ class Journal:
         """Forget the ended turns: the store failed to take one, so nothing finds it."""
         self._ended.clear()
 
-    def beginnings(self, candidates: Sequence[Candidate]) -> Iterator[Note]:
-        """The notes to make if the client may have kept any beginning of the visible parts of all rounds. `candidates`:
-        the present round's. Signatures are not noted: a retry sends them again, and there they prove the whole turn."""
+    def beginnings(self, candidates: Sequence[Candidate]) -> Iterator[Note | Save]:
+        """What to store if the client may have kept any beginning of the visible parts of all rounds. `candidates`: the
+        present round's. Signatures are not noted: a retry sends them again, and there they prove the whole turn.
+
+        All that it was sent, behind complete steps, is the turn of these steps, and of a retry that says the same."""
         if not self.exchange.notes:
             return
         own = {visible_digest(self._turns[turn_id].visible) for turn_id in self._ended}
         before = [*self._resumed, *(piece for one in self._past for piece in one.visible_pieces)]
-        present = [one.visible_pieces for one in candidates if one not in self._past]
-        for pieces in present or [[]]:
-            if not (pieces := [*before, *pieces]):
+        present: list[Candidate | None] = [one for one in candidates if one not in self._past]
+        for one in present or [None]:
+            if not (pieces := [*before, *(one.visible_pieces if one is not None else ())]):
                 continue
-            calls = [{"functionCall": piece["functionCall"]} for piece in pieces if "functionCall" in piece]
             *shorter, whole = prefix_digests_of(pieces)
             for digest in shorter:
                 if digest not in own:
                     yield Note(*plain_of(self.exchange, digest))
-            if whole not in own:
+            if whole in own:
+                continue
+            if one is not None and self.steps and not one.captured and one.visible_parts:
+                visible, steps = self._result(one)
+                yield Save(self._turn(one.turn_id, visible, steps), [], keys_of(self.exchange, visible), last=False)
+            else:
+                calls = [{"functionCall": piece["functionCall"]} for piece in pieces if "functionCall" in piece]
                 yield Note(*plain_of(self.exchange, whole, calls))
 
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
@@ -186,6 +193,10 @@ class Journal:
         if self._noted.get(candidate.index) != digest:
             self._noted[candidate.index] = digest
             yield Note(*plain_of(self.exchange, digest, visible))
+
+    def _result(self, candidate: Candidate) -> tuple[list[Document], list[Step]]:
+        """The visible parts and the steps of all rounds, the present one's from this candidate."""
+        return [*self.visible, *candidate.visible_parts], [*self.steps, self._step(candidate)]
 
     def _step(self, candidate: Candidate) -> Step:
         """The candidate's step; the same object as before if nothing is new."""

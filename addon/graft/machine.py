@@ -18,7 +18,7 @@ from addon.graft.answer_end import AnswerEnd
 from addon.graft.answer_errors import AnswerErrors, BadAnswer
 from addon.graft.answer_events import AnswerEvents
 from addon.graft.answer_state import AnswerState
-from addon.graft.effects import Effect, Note, Show, Start, Wait
+from addon.graft.effects import Effect, Note, Save, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading
@@ -184,8 +184,8 @@ class AnswerMachine:
         effects = [*self._state.journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
         return [*effects, self._state.end("answered")]
 
-    def beginnings(self) -> Iterator[Note]:
-        """The notes to make if the client does not read to the end, or gets an error there."""
+    def beginnings(self) -> Iterator[Note | Save]:
+        """What to store if the client does not read to the end, or gets an error there."""
         return self._state.beginnings()
 
     @property

@@ -100,8 +100,14 @@ async def note_delivered(grafter: Grafter, machine: AnswerMachine, *, soon: bool
 async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
     """Note the beginnings that a client without the whole answer may have kept. Never raises."""
     try:
-        for keys, chain in machine.beginnings():
-            await note_plain(grafter, machine.exchange, keys, chain)
+        for effect in machine.beginnings():
+            if isinstance(effect, Save):
+                try:
+                    await _save(grafter, effect)
+                except StoreUnavailable:
+                    await note_plain(grafter, machine.exchange, effect.keys, b"")
+            else:
+                await note_plain(grafter, machine.exchange, *effect)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be noted")
 

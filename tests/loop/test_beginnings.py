@@ -11,8 +11,10 @@ from addon.core.framing.documents import encode
 from addon.loop.runner import Head
 from addon.loop.server import LoopServer
 from addon.surfaces.base import Framing
+from store.base import StoreUnavailable
 from tests.contents import model, user
 from tests.loop.conftest import Item, Proxy, Scripted, call, google_error, says, until
+from tests.loop.retrying import responses
 from tests.loop.test_chat import Chat
 
 STREAMS = [Framing.SSE, Framing.ARRAY]
@@ -184,3 +186,63 @@ async def test_chat_completions(sender: Proxy) -> None:
     chat.messages.append({"role": "assistant", "content": "Done."})
     assert await chat.say("and now?") == "ok"
     assert b"tool_calls" not in bodies[-1]
+
+
+async def test_a_retry_that_says_what_the_client_was_sent_before_is_found(sender: Proxy) -> None:
+    """Only the end was missing. The words are those of this turn in both cases."""
+    step, answer = [says("Wait. ", call("send"), finish="STOP")], [says("Done."), says(finish="STOP")]
+    sender.upstream(Scripted(step, [answer[0], asyncio.Event()], answer))
+    await begin(sender, Framing.SSE, "developer", b"Done.")
+    retry = await sender.ask("yes", framing=Framing.SSE)
+    assert retry.text == "Wait. Done."
+    assert await goes_on(sender, "developer", "Wait. Done.")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_what_a_retry_says_otherwise_does_not_stand_for_the_words_that_the_client_has(
+    sender: Proxy, ended: bool
+) -> None:
+    """The client asks again, and goes on from the answer before. That one may even have ended, unread."""
+    step = [says("Wait. ", call("send"), finish="STOP")]
+    end: Any = says(finish="STOP") if ended else asyncio.Event()
+    sender.upstream(Scripted(step, [says("Done."), end], [says("Sent.", finish="STOP")]))
+    if ended:
+        runner, played = await sender.prepare([user("yes")], Framing.SSE)
+        async for out in runner.output():
+            played.take(out)
+        await runner.settle_handover(False)
+    else:
+        await begin(sender, Framing.SSE, "developer", b"Done.")
+    assert (await sender.ask("yes", framing=Framing.SSE)).text == "Wait. Sent."
+    assert not await goes_on(sender, "developer", "Wait. Done.")
+    assert await goes_on(sender, "developer", "Wait. Sent.")
+
+
+async def test_a_client_that_has_all_but_the_end_goes_on_with_its_own_calls(sender: Proxy) -> None:
+    step = [says("Wait. ", call("send"), finish="STOP")]
+    sender.upstream(Scripted(step, [says("Done."), asyncio.Event()]))
+    await begin(sender, Framing.SSE, "developer", b"Done.")
+    upstream = sender.upstream(Scripted([says("ok", finish="STOP")]))
+    await sender.ask("yes", model("Wait. Done."), user("and now?"))
+    assert responses(upstream.bodies[-1]) == [{"result": "sent 1"}]
+    await other_chat(sender, "developer", "Wait. ", "Done.")
+    assert not await goes_on(sender, "developer", "Wait. Done."), "whose result it is is not known"
+
+
+async def test_a_store_that_cannot_take_all_but_the_end_takes_a_note_of_it(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = [says("Wait. ", call("send"), finish="STOP")]
+    sender.upstream(Scripted(step, [says("Done."), asyncio.Event()]))
+    save = sender.store.save_turn
+
+    async def refuse_the_end(turn: Any, calls: Any = (), keys: Any = ()) -> None:
+        if not calls and keys:
+            raise StoreUnavailable("full")
+        await save(turn, calls, keys)
+
+    monkeypatch.setattr(sender.store, "save_turn", refuse_the_end)
+    await begin(sender, Framing.SSE, "developer", b"Done.")
+    monkeypatch.setattr(sender.store, "save_turn", save)
+    await other_chat(sender, "developer", "Wait. ", "Done.")
+    assert not await goes_on(sender, "developer", "Wait. Done.")
