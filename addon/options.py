@@ -172,6 +172,20 @@ OPTIONS: tuple[Option, ...] = (
         "The base URL of the Gemini API that the front doors (/v1/responses, /v1/gemini) use.",
     ),
     Option(
+        "graft_model_aliases",
+        Sequence[str],
+        (),
+        "NAME=MODEL: at the front doors, this name stands for a Gemini model, for example gpt-5=gemini-3-flash. "
+        "Repeatable.",
+    ),
+    Option(
+        "graft_lenient",
+        str,
+        "off",
+        "How /v1/responses treats what Gemini does not have: `off` refuses the request and names it, `on` leaves it "
+        "out and lists it in the header x-graft-ignored of the answer.",
+    ),
+    Option(
         "graft_control",
         str,
         "127.0.0.1:8741",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from addon.core.model_names import ALIAS, MODEL_FORM, MODEL_NAME
 from addon.core.security.egress import EgressRule, parse_rule
 from addon.options import OPTIONS
 from addon.urls import base_url, is_origin, redacted
@@ -51,6 +52,13 @@ class Redirect(NamedTuple):
     to_host: str
     to_port: int
     path: str
+
+
+class ModelAlias(NamedTuple):
+    """A further name of a Gemini model at the front doors."""
+
+    name: str
+    model: str
 
 
 class SessionAccess(NamedTuple):
@@ -95,6 +103,8 @@ class Settings(BaseModel):
     filter: str = ""
     redirect: tuple[Redirect, ...] = ()
     upstream: str = "https://generativelanguage.googleapis.com"
+    model_aliases: tuple[ModelAlias, ...] = ()
+    lenient: Literal["on", "off"] = "off"
     control: tuple[str, int] | None = ("127.0.0.1", 8741)
     token: str = Field(default="", repr=False)
     allow_origins: tuple[str, ...] = ()
@@ -127,6 +137,10 @@ class Settings(BaseModel):
         return user == session or any(
             session == shared.session and not shared.users.isdisjoint((user, "*")) for shared in self.session_access
         )
+
+    def model(self, name: str) -> str:
+        """The model that a name stands for; the name itself if it is no alias."""
+        return next((alias.model for alias in self.model_aliases if alias.name == name), name)
 
     @property
     def store_url(self) -> str:
@@ -165,6 +179,15 @@ class Settings(BaseModel):
     @classmethod
     def _parse_access(cls, values: Sequence[Any]) -> tuple[SessionAccess, ...]:
         return tuple(v if isinstance(v, SessionAccess) else parse_session_access(v) for v in values)
+
+    @field_validator("model_aliases", mode="before")
+    @classmethod
+    def _parse_aliases(cls, values: Sequence[Any]) -> tuple[ModelAlias, ...]:
+        found = tuple(v if isinstance(v, ModelAlias) else parse_model_alias(v) for v in values)
+        names = [alias.name for alias in found]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"{twice} stands for two models; a name may stand for one only")
+        return found
 
     @field_validator("upstream")
     @classmethod
@@ -253,6 +276,19 @@ def parse_redirect(text: str) -> Redirect:
         parts.port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
     )
+
+
+def parse_model_alias(text: str) -> ModelAlias:
+    """`NAME=MODEL`. Raises ValueError."""
+    name, equals, model = text.partition("=")
+    if not equals or not ALIAS.fullmatch(name):
+        raise ValueError(
+            f"{redacted(text)} must be NAME=MODEL, such as gpt-5=gemini-3-flash; a name is 1 to 128 letters, digits, "
+            "and . _ - : / @"
+        )
+    if not MODEL_NAME.fullmatch(model):
+        raise ValueError(f"{redacted(text)}: {redacted(model)} must be {MODEL_FORM}")
+    return ModelAlias(name, model)
 
 
 def parse_session_access(text: str) -> SessionAccess:

@@ -4,7 +4,7 @@ Chat completions are rewritten as those of any client of that endpoint are. The 
 """
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from cachetools import TTLCache
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.core.framing.documents import encode
+from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.gateway import compatible_examples as examples
 from addon.gateway.conversations import Conversations
 from addon.gateway.describe import CHAT_BODY, EMBEDDINGS_BODY, IN_OPENAI_S_WORDS, UPSTREAM, parameters
@@ -26,6 +26,7 @@ from addon.gateway.streaming import Stream, answer_while_connected
 from addon.gateway.upstream_factory import Caller
 from addon.loop.runner import Head
 from addon.loop.upstream import Address
+from addon.settings import ModelAlias
 from addon.surfaces import match_path
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example
@@ -87,8 +88,9 @@ class CompatibleRoutes(FrontDoor):
         )
         @needs("ask")
         async def list_models(api: ApiDep, request: Request) -> Response:
-            """Gemini's list for this key, at most five minutes old."""
-            return await self._described(api, request, "models")
+            """Gemini's list for this key, at most five minutes old, and the aliases of `graft_model_aliases`."""
+            aliases = api.settings.model_aliases
+            return await self._described(api, request, "models", lambda found: _with_aliases(found, aliases))
 
         @router.get(
             f"{MODELS}/{{model:path}}",
@@ -98,7 +100,11 @@ class CompatibleRoutes(FrontDoor):
         )
         @needs("ask")
         async def show_model(api: ApiDep, request: Request, model: str) -> Response:
-            return await self._described(api, request, f"models/{quote(check_model(model).removeprefix('models/'))}")
+            own = check_model(api.settings.model(model))
+            path = f"models/{quote(own.removeprefix('models/'))}"
+            return await self._described(
+                api, request, path, lambda found: found if own == model else _renamed(found, model)
+            )
 
         return router
 
@@ -118,28 +124,32 @@ class CompatibleRoutes(FrontDoor):
         except TurnFailed as error:
             return in_openai_s_words(error)
 
-    async def _described(self, api: ApiContext, request: Request, path: str) -> Response:
+    async def _described(
+        self, api: ApiContext, request: Request, path: str, show: Callable[[bytes], bytes]
+    ) -> Response:
+        """`show`: makes the body from the endpoint's."""
         caller, _, handover = await self.receive(request, api, f"/v1/{path}", has_body=False)
         key = xxhash.xxh3_128_digest(caller.key.encode()), path
         if (known := self._models.get(key)) is not None:
-            return Response(known, media_type="application/json")
-        answer = await answer_while_connected(
-            request, api, handover, lambda: self._passed_on(caller, "GET", path, b"", key)
+            return Response(show(known), media_type="application/json")
+
+        def keep(answer: bytes) -> bytes:
+            self._models[key] = answer
+            return show(answer)
+
+        return await answer_while_connected(
+            request, api, handover, lambda: self._passed_on(caller, "GET", path, b"", keep)
         )
-        return answer
 
     async def _passed_on(
-        self, caller: Caller, method: str, path: str, body: bytes, key: tuple[bytes, str] | None = None
+        self, caller: Caller, method: str, path: str, body: bytes, show: Callable[[bytes], bytes] = lambda body: body
     ) -> Response:
-        """`key`: of the answer in the cache of models."""
+        """`show`: makes the body from the endpoint's."""
         try:
             status, answer = await self.engine.fetch(caller, self._address(caller, method, path), body)
-            response = _checked(status, answer, "application/json")
+            return _checked(status, answer, "application/json", show)
         except TurnFailed as error:
             return in_openai_s_words(error)
-        if key is not None:
-            self._models[key] = answer
-        return response
 
     def _address(self, caller: Caller, method: str, path: str) -> Address:
         headers = [*OWN_HEADERS, (b"authorization", f"Bearer {caller.key}".encode())]
@@ -163,11 +173,36 @@ async def _bytes(answer: AsyncGenerator[Head | bytes]) -> AsyncGenerator[bytes]:
             yield out
 
 
-def _checked(status: int, body: bytes, media_type: str) -> Response:
+def _checked(status: int, body: bytes, media_type: str, show: Callable[[bytes], bytes] = lambda body: body) -> Response:
     """Raises TurnFailed for an error."""
     if status != 200:
         raise TurnFailed.from_body(status, body)
-    return Response(body, media_type=media_type)
+    return Response(show(body), media_type=media_type)
+
+
+def _with_aliases(body: bytes, aliases: Sequence[ModelAlias]) -> bytes:
+    """A list of models with the aliases behind them."""
+    listed = _object(body) if aliases else {}
+    if not aliases or listed is None:
+        return body
+    known = {str(one.get("id")).removeprefix("models/"): one for one in objects(get(listed, "data"))}
+    usual = {"object": "model", "owned_by": "google"}
+    named = [known.get(alias.model.removeprefix("models/"), usual) | {"id": alias.name} for alias in aliases]
+    return encode({**listed, "data": [*objects(get(listed, "data")), *named]})
+
+
+def _renamed(body: bytes, name: str) -> bytes:
+    """A model under another name."""
+    model = _object(body)
+    return body if model is None else encode({**model, "id": name})
+
+
+def _object(body: bytes) -> Document | None:
+    try:
+        document = decode(body)
+    except Malformed:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _model_of(body: Any) -> str:

@@ -1,7 +1,6 @@
 """Runs one turn of a front door: a Gemini request is handled like any client's, and its answer is decoded."""
 
 import logging
-import re
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -15,6 +14,7 @@ from addon.core.framing.sse import SseDecoder
 from addon.core.history.asker import asker_of_key
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.pairing import with_dummy_signatures
+from addon.core.model_names import MODEL_FORM, MODEL_NAME
 from addon.core.summaries import Summary
 from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
@@ -25,13 +25,12 @@ from addon.graft.grafter import Grafter, GraftFailed
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
+from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
 from addon.web.problems import Problem
 
 logger = logging.getLogger("toolgraft")
 
-MODEL_FORM = "a model's name, such as gemini-3-flash or tunedModels/mine"
-_MODEL = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = "v1beta"
 OWN_HEADERS = [(b"accept-encoding", b"identity"), (b"user-agent", b"toolgraft")]
 
@@ -112,7 +111,12 @@ class Engine:
     @property
     def base_url(self) -> str:
         """The upstream's."""
-        return self._grafter().settings.upstream
+        return self.settings.upstream
+
+    @property
+    def settings(self) -> Settings:
+        """The present ones: options may change."""
+        return self._grafter().settings
 
     @asynccontextmanager
     async def _reported(
@@ -197,7 +201,7 @@ class _Turn:
 
 def check_model(model: object) -> str:
     """A request's model, checked. Raises Problem (400)."""
-    if not isinstance(model, str) or not _MODEL.fullmatch(model):
+    if not isinstance(model, str) or not MODEL_NAME.fullmatch(model):
         raise Problem(400, f"model: must be {MODEL_FORM}", field="model")
     return model
 

@@ -24,9 +24,16 @@ class FrontDoor:
     async def receive(
         self, request: Request, api: ApiContext, path: str, *, has_body: bool = True
     ) -> tuple[Caller, Any, Handover]:
-        """The caller, the body's JSON, and the handover of the answer. Raises Problem."""
+        """The caller, the body's JSON with its model's own name, and the handover of the answer. Raises Problem."""
         caller, body = caller_of(request, api.settings.session, self.key), await request.body()
-        return caller, parse(body) if has_body else None, self.handover(request, caller, path, body)
+        document = self.with_model(parse(body)) if has_body else None
+        return caller, document, self.handover(request, caller, path, body)
+
+    def with_model(self, body: Any) -> Any:
+        """The body with the model that its `model` stands for."""
+        if not isinstance(body, dict) or not isinstance(name := body.get("model"), str):
+            return body
+        return {**body, "model": self.engine.settings.model(name)}
 
     def handover(self, request: HTTPConnection, caller: Caller, path: str, body: bytes) -> Handover:
         return self.engine.handover(caller, path, access_of(request).token, body)

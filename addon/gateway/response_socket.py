@@ -157,7 +157,7 @@ class _Connection:
         for name in _NOT_HERE:
             if body.get(name) is not None:
                 raise bad(name, "is not for WebSockets: every response comes as events", "unknown_parameter")
-        given = {name: value for name, value in body.items() if name != "type"}
+        given = self._door.with_model({name: value for name, value in body.items() if name != "type"})
         given = await resolved(self._door.store, self._caller.session, given)
         return read_request({**given, "stream": True}, self._sealing.unseal)
 

@@ -155,6 +155,7 @@ class ResponseTurns:
             "toolConfig": parsed.tool_config(names),
             "systemInstruction": parsed.system_instruction(conversation.settings.system or ()),
             "generationConfig": parsed.generation_config or None,
+            "serviceTier": parsed.service_tier,
         }
         response_id = new_response_id()
         new_id = ItemIds(response_id)

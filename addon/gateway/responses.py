@@ -1,12 +1,21 @@
 """`/v1/responses`: the OpenAI Responses API. `core.dialects.responses` converts, `response_turns` stores."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.core.dialects.responses import Invalid, compacted, input_page, read_compaction, read_request, sse
+from addon.core.dialects.responses import (
+    Invalid,
+    compacted,
+    input_page,
+    read_compaction,
+    read_leniently,
+    read_request,
+    sse,
+)
 from addon.core.framing.documents import Document, encode
 from addon.gateway import responses_examples as examples
 from addon.gateway.callers import session_of
@@ -28,6 +37,9 @@ from store.models import Response as Record
 
 PATH = "/v1/responses"
 _KEEP_ALIVE = b": keep-alive\n\n"
+IGNORED = "x-graft-ignored"
+"""The header of an answer that lists what was left out of the request, with `graft_lenient`."""
+_LONGEST_NAME = 100
 
 _NONE = "No such response"
 
@@ -52,13 +64,18 @@ class ResponsesRoutes(FrontDoor):
             """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
             `function_call` items; the proxy runs the session's tools."""
             caller, body, handover = await self.receive(request, api, PATH)
+            ignored: list[str] = []
             try:
-                parsed = read_request(await resolved(self.store, caller.session, body), sealing.unseal)
+                body = await resolved(self.store, caller.session, body)
+                if api.settings.lenient == "on":
+                    parsed, ignored = read_leniently(body, sealing.unseal)
+                else:
+                    parsed = read_request(body, sealing.unseal)
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self.turns.events(caller, parsed, handover, api.ending)
             return await answer_while_connected(
-                request, api, handover, lambda: _answered(api, events, stream=parsed.stream)
+                request, api, handover, lambda: _answered(api, events, stream=parsed.stream, ignored=ignored)
             )
 
         @router.post(
@@ -156,18 +173,21 @@ async def _answered(
     *,
     stream: bool,
     show: Callable[[Document], Document] = lambda response: response,
+    ignored: Sequence[str] = (),
 ) -> Response:
-    """`show`: makes the body from the response, if it is not streamed."""
+    """`show`: makes the body from the response, if it is not streamed. `ignored`: the members that were left out of the
+    request."""
+    headers = {IGNORED: _listed(ignored)} if ignored else {}
     try:
         first = await anext(events)
     except Invalid as error:
         return in_openai_s_words(error)
     if stream:
-        return Stream(_framed(first, events), api)
+        return Stream(_framed(first, events), api, headers)
     try:
         async for more in events:
             first = more or first
-        return _json(show(first[-1]["response"]))
+        return _json(show(first[-1]["response"]), headers)
     except TurnFailed as error:
         return in_openai_s_words(error)
 
@@ -179,8 +199,13 @@ async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator
             yield b"".join(map(sse, events)) or _KEEP_ALIVE
 
 
-def _json(document: Document) -> Response:
-    return Response(encode(document), media_type="application/json")
+def _json(document: Document, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encode(document), headers=headers, media_type="application/json")
+
+
+def _listed(ignored: Sequence[str]) -> str:
+    """Positions for a header. Their names are the client's, and may have any characters."""
+    return ", ".join(quote(one, safe="[]._-")[:_LONGEST_NAME] for one in ignored)
 
 
 def _check_query(request: Request) -> None:

@@ -1,7 +1,7 @@
 """Long answers and streams, which are cancelled when the client hangs up or the proxy stops."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
 from starlette.requests import Request
@@ -64,8 +64,10 @@ class Stream(Response):
     raises breaks the answer off. If the proxy stops (`api.ending` is set), the generator is cancelled and may yield a
     last event with `ending_problem`."""
 
-    def __init__(self, events: AsyncGenerator[bytes], api: ApiContext) -> None:
-        super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+    def __init__(
+        self, events: AsyncGenerator[bytes], api: ApiContext, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", **(headers or {})}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._events = events
         self._api = api

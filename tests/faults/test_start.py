@@ -65,6 +65,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "redirect": ("", "x", "=", "h=", "h=x", "h=ftp://a", "h=http://", "h=http://a:x", "h=http://[", "h=http://a:99999",
                  "=http://a", "a b=http://c", "h=http://a\x00", "h=http://a b", "h=http://a:0", "h=http://a?x=1"),
     "upstream": ("", "x", "ftp://a", "http://", "http://[", "http://a:x", "http://a:99999", "http://a\x00", "http://a?"),
+    "model_aliases": ("", "x", "=", "=m", "a=", "a=b/c", "a b=c", "a=b c", "a=b\x00", "x" * 129 + "=m", "/a=m"),
+    "lenient": WORDS,
     "control": ("", "x", "8741", ":8741", "a:", "a:x", "a:65536", "127.0.0.1:99999999999999999999", "no.such.invalid:0",
                 "\x00:1", "a b:1", "x" * 300 + ":1", "ä..ö:1"),
     "token": ("a b", "ä", "\x00", "a\n"),

@@ -63,7 +63,7 @@ def _allowed(choice: Document, at: Position) -> Document:
     if "allowed_tools" in fields:  # as OpenAI chat has it
         at = at / "allowed_tools"
         fields = fields_of(fields["allowed_tools"], ("mode", "tools"), at)
-    mode = fields.get("mode")
+    mode = "auto" if fields.get("mode") is None else fields["mode"]
     if not isinstance(mode, str) or mode not in _ALLOWED_MODES:
         raise (at / "mode").bad(f"is {quoted(mode)}; it must be 'auto' or 'required'")
     tools = fields.get("tools")

@@ -199,7 +199,7 @@ CHOICES: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         calling(mode="ANY", allowedFunctionNames=["f"]),
     ),
     "some tools, one of which may be called": (
-        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}},
+        {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}},
         calling(mode="VALIDATED", allowedFunctionNames=["f"]),
     ),
     "some tools as OpenAI chat has them": (

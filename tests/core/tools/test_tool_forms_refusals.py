@@ -253,8 +253,8 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str, str]] = {
     "a choice of another kind": ({"tools": [], "tool_choice": {"type": "mcp"}}, "tool_choice", "function"),
     "allowed tools without a mode": (
         {"tools": [], "tool_choice": {"type": "allowed_tools", "tools": []}},
-        "tool_choice.mode",
-        "'required'",
+        "tool_choice.tools",
+        "one or more",
     ),
     "allowed tools with a mode that is none": (
         {"tools": [], "tool_choice": {"type": "allowed_tools", "mode": ["auto"], "tools": []}},

@@ -11,7 +11,7 @@ from addon.core.dialects.responses.invalid import Invalid
 from addon.core.dialects.responses.items import is_reference
 from addon.core.dialects.responses.past import AddedContents, StoredCalls
 from addon.core.dialects.responses.replay import events_of
-from addon.core.dialects.responses.request import ResponsesRequest, read_request
+from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
 from addon.core.dialects.responses.tools import function_tools
 from addon.core.dialects.responses.translator import Translator, sse
 
@@ -29,6 +29,7 @@ __all__ = [
     "input_page",
     "is_reference",
     "read_compaction",
+    "read_leniently",
     "read_request",
     "sse",
     "stored_items",

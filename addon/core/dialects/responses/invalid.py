@@ -20,8 +20,22 @@ class Invalid(ValueError):
         self.code = code
 
 
+class Unsupported(Invalid):
+    """Gemini, or the proxy, does not have what a member asks for. `member`: its position; the request without it is
+    the same, but for what it asks for."""
+
+    def __init__(self, message: str, member: str, code: str, param: str | None = None) -> None:
+        super().__init__(message, param or member, code)
+        self.member = member
+
+
 def bad(at: str, message: str, code: str = "invalid_value") -> Invalid:
     return Invalid(f"{at} {message}", at, code)
+
+
+def unsupported(at: str, message: str, code: str = "unsupported_value", *, member: str | None = None) -> Unsupported:
+    """`member`: what to leave out, if it is more than the value at fault."""
+    return Unsupported(f"{at} {message}", member or at, code, at)
 
 
 def quoted(value: object) -> str:
@@ -39,7 +53,7 @@ def fields(value: object, known: Collection[str], at: str) -> Document:
     for key in given:
         if key not in known:
             message = f"is not known; known fields are {', '.join(known)}"
-            raise bad(f"{at}.{key}", message, "unknown_parameter")
+            raise unsupported(f"{at}.{key}", message, "unknown_parameter")
     return given
 
 
@@ -73,6 +87,14 @@ def one_of(value: object, fitting: Collection[str], at: str, reason: str = "") -
         because = f" ({reason})" if reason else ""
         raise bad(at, f"is {quoted(value)}; it must be {_either(fitting)}{because}")
     return value
+
+
+def only(value: object, fitting: Collection[str], at: str, reason: str) -> str:
+    """One of the values that Gemini has. `reason`: why it does not have others."""
+    try:
+        return one_of(value, fitting, at, reason)
+    except Invalid as error:
+        raise Unsupported(error.message, at, "unsupported_value") from None
 
 
 def _either(fitting: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""The options of a Responses API request: Gemini's generationConfig, and options without effect.
+"""The options of a Responses API request: Gemini's settings, and options without effect.
 
 A value that would change the answer and that Gemini does not support is refused with the field's name. Values that mean
 the default behaviour are accepted. Pure.
@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from addon.core.dialects.responses.invalid import (
-    Invalid,
+    Unsupported,
     array,
     bad,
     boolean,
@@ -16,9 +16,11 @@ from addon.core.dialects.responses.invalid import (
     fields,
     number,
     one_of,
+    only,
     quoted,
     required,
     string,
+    unsupported,
 )
 from addon.core.framing.documents import Document
 from addon.core.tools.json_schema import fit_schema
@@ -40,14 +42,21 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "prompt": ((), "prompts are stored at OpenAI; send the text as instructions and input"),
     "prompt_cache_options": (({}, {"mode": "implicit"}), "Gemini caches by itself"),
     "prompt_cache_retention": (("in_memory",), "Gemini caches by itself"),
-    "service_tier": (("auto", "default"), "there is only one tier"),
-    "top_logprobs": ((0,), "log probabilities are not passed on"),
     "truncation": (("disabled",), "Gemini refuses input that is too long"),
 }
 # Hints for OpenAI's caches and abuse monitoring. They do not change the answer, and the response repeats them.
 LABELS = ("prompt_cache_key", "safety_identifier", "user")
 SIGNATURES = "reasoning.encrypted_content"
-INCLUDABLE = (SIGNATURES,)
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (SIGNATURES, LOGPROBS)
+_TIERS = {"auto": None, "default": None, "flex": "flex", "priority": "priority", "fast": "priority"}
+VERBOSITIES = {
+    "low": "Answer as briefly as you can.",
+    "medium": None,
+    "high": "Answer at length, and in detail.",
+}
+"""What the system instruction says of `text.verbosity`: Gemini has no setting for it."""
+_MOST_STOPS, _MOST_LOGPROBS = 5, 20
 
 
 def check_neutral(body: Document) -> None:
@@ -57,18 +66,18 @@ def check_neutral(body: Document) -> None:
         if value is not None and not any(type(value) is type(one) and value == one for one in fitting):
             hint = f"Use {' or '.join(quoted(one) for one in fitting)}" if fitting else "Leave it out"
             message = f"{name}={quoted(value)} is not supported: {reason}. {hint}."
-            raise Invalid(message, name, "unsupported_value" if fitting else "unsupported_parameter")
+            raise Unsupported(message, name, "unsupported_value" if fitting else "unsupported_parameter")
     for name in LABELS:
         string(body.get(name, ""), name)
     for index, one in enumerate(array(body.get("include", []), "include")):
-        one_of(one, INCLUDABLE, f"include[{index}]", "nothing else can be included")
+        only(one, INCLUDABLE, f"include[{index}]", "nothing else can be included")
     if "stream_options" in body:
         options = fields(body["stream_options"], ("include_obfuscation",), "stream_options")
         if not body.get("stream"):
             raise bad("stream_options", "is only for streams; leave it out, or set stream to true")
         if boolean(options.get("include_obfuscation", False), "stream_options.include_obfuscation"):
             message = "is true, which is not supported: streams are not padded"
-            raise bad("stream_options.include_obfuscation", message, "unsupported_value")
+            raise unsupported("stream_options.include_obfuscation", message)
 
 
 def metadata(value: object) -> dict[str, str]:
@@ -86,8 +95,8 @@ def metadata(value: object) -> dict[str, str]:
 
 
 def generation_config(body: Document, model: str) -> Document:
-    """`temperature`, `top_p`, the penalties, `max_output_tokens`, `text` and `reasoning` as Gemini's
-    generationConfig."""
+    """`temperature`, `top_p`, the penalties, `max_output_tokens`, `stop`, `text`, `reasoning` and log probabilities as
+    Gemini's generationConfig."""
     config: Document = {}
     if "temperature" in body:
         config["temperature"] = number(body["temperature"], 0, 2, "temperature")
@@ -98,10 +107,41 @@ def generation_config(body: Document, model: str) -> Document:
             config[gemini] = number(body[name], -2, 2, name)
     if "max_output_tokens" in body:
         config["maxOutputTokens"] = count(body["max_output_tokens"], "max_output_tokens")
+    if "stop" in body:
+        config["stopSequences"] = _stops(body["stop"])
+    config |= _logprobs(body)
     config |= _format(fields(body.get("text", {}), ("format", "verbosity"), "text"))
     if thinking := _thinking(body.get("reasoning", {}), model):
         config["thinkingConfig"] = thinking
     return config
+
+
+def service_tier(body: Document) -> str | None:
+    """Gemini's name of the tier; None for its usual one."""
+    reason = "Gemini has no other tiers"
+    return _TIERS[only(body.get("service_tier", "auto"), _TIERS, "service_tier", reason)]
+
+
+def _stops(value: object) -> list[str]:
+    stops = [value] if isinstance(value, str) else array(value, "stop")
+    if not 1 <= len(stops) <= _MOST_STOPS:
+        raise bad("stop", f"holds {len(stops)} texts; Gemini takes 1 to {_MOST_STOPS}")
+    for index, one in enumerate(stops):
+        at = "stop" if isinstance(value, str) else f"stop[{index}]"
+        if not string(one, at):
+            raise bad(at, "is empty; it must be the text before which an answer ends")
+    return stops
+
+
+def _logprobs(body: Document) -> Document:
+    most = body.get("top_logprobs", 0)
+    if isinstance(most, bool) or not isinstance(most, int):
+        raise bad("top_logprobs", f"must be a whole number, not {quoted(most)}", "invalid_type")
+    if not 0 <= most <= _MOST_LOGPROBS:
+        raise bad("top_logprobs", f"is {most}; it must be from 0 to {_MOST_LOGPROBS}")
+    if not most and LOGPROBS not in body.get("include", ()):
+        return {}
+    return {"responseLogprobs": True} | ({"logprobs": most} if most else {})
 
 
 def shown_format(text: Document) -> Document:
@@ -114,7 +154,7 @@ def shown_format(text: Document) -> Document:
 
 
 def _format(text: Document) -> Document:
-    one_of(text.get("verbosity", "medium"), ("medium",), "text.verbosity", "Gemini has no such setting")
+    one_of(text.get("verbosity", "medium"), VERBOSITIES, "text.verbosity")
     if "format" not in text:
         return {}
     at = "text.format"
@@ -141,26 +181,25 @@ def _format(text: Document) -> Document:
 def _thinking(value: object, model: str) -> Document:
     """The thinkingConfig: a level from Gemini 3 on, a token budget before; and whether thoughts are included."""
     reasoning = fields(value, ("effort", "summary", "generate_summary", "context", "mode"), "reasoning")
-    one_of(reasoning.get("context", "auto"), ("auto",), "reasoning.context", "Gemini has no such setting")
-    one_of(reasoning.get("mode", "standard"), ("standard",), "reasoning.mode", "Gemini has no such setting")
+    only(reasoning.get("context", "auto"), ("auto",), "reasoning.context", "Gemini has no such setting")
+    only(reasoning.get("mode", "standard"), ("standard",), "reasoning.mode", "Gemini has no such setting")
     thinking: Document = {}
     for key in ("summary", "generate_summary"):
         if key in reasoning:
-            one_of(reasoning[key], ("auto",), f"reasoning.{key}", "Gemini has one kind of summary")
+            only(reasoning[key], ("auto",), f"reasoning.{key}", "Gemini has one kind of summary")
             thinking["includeThoughts"] = True
     version = generation(model)
     if thinking and is_before(version, (2, 5)):
-        raise bad("reasoning.summary", f"is asked for, but {model} does not think", "unsupported_parameter")
+        at = "reasoning.summary" if "summary" in reasoning else "reasoning.generate_summary"
+        raise unsupported(at, f"is asked for, but {model} does not think", "unsupported_parameter")
     if "effort" not in reasoning:
         return thinking
     effort = reasoning["effort"]
     if is_before(version, (2, 5)):
-        raise bad("reasoning.effort", f"is set, but {model} does not think", "unsupported_parameter")
+        raise unsupported("reasoning.effort", f"is set, but {model} does not think", "unsupported_parameter")
     if is_before(version, (3, 0)):
-        thinking["thinkingBudget"] = _BUDGETS[
-            one_of(effort, _BUDGETS, "reasoning.effort", "Gemini has no other levels")
-        ]
+        thinking["thinkingBudget"] = _BUDGETS[only(effort, _BUDGETS, "reasoning.effort", "Gemini has no other levels")]
     else:
         reason = "Gemini 3 always thinks, and high is its highest level"
-        thinking["thinkingLevel"] = one_of(effort, _LEVELS, "reasoning.effort", reason).upper()
+        thinking["thinkingLevel"] = only(effort, _LEVELS, "reasoning.effort", reason).upper()
     return thinking

@@ -4,7 +4,7 @@ Only the last item is open: further text of its kind continues it, anything else
 on how the answer was cut into pieces.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from addon.core.framing.documents import Document
@@ -26,15 +26,17 @@ class Items:
         self._new_id = new_id
         self._open: Literal["message", "reasoning"] | None = None
         self._texts: list[str] = []
+        self._logprobs: list[Document] = []
 
-    def text(self, delta: str) -> None:
-        """Add text of the answer."""
+    def text(self, delta: str, logprobs: Sequence[Document] = ()) -> None:
+        """Add text of the answer. `logprobs`: of its tokens, as the parts of a message have them."""
         if self._open != "message":
             self.close()
             self._begin("message", {"id": self._new_id("msg"), "role": "assistant", "content": []})
             self._emit_for_item("response.content_part.added", content_index=0, part=_output_text(""))
         self._texts.append(delta)
-        self._emit_for_item("response.output_text.delta", content_index=0, delta=delta, logprobs=[])
+        self._logprobs += logprobs
+        self._emit_for_item("response.output_text.delta", content_index=0, delta=delta, logprobs=_of_event(logprobs))
 
     def thought(self, delta: str) -> None:
         """Add text of a thought summary."""
@@ -63,11 +65,11 @@ class Items:
 
     def close(self, status: Status = "completed") -> None:
         """End the open item, if any."""
-        kind, text = self._open, "".join(self._texts)
-        self._open, self._texts = None, []
+        kind, text, logprobs = self._open, "".join(self._texts), self._logprobs
+        self._open, self._texts, self._logprobs = None, [], []
         if kind == "message":
-            part = _output_text(text)
-            self._emit_for_item("response.output_text.done", content_index=0, text=text, logprobs=[])
+            part = _output_text(text, logprobs)
+            self._emit_for_item("response.output_text.done", content_index=0, text=text, logprobs=_of_event(logprobs))
             self._emit_for_item("response.content_part.done", content_index=0, part=part)
             self._finish(self.items[-1] | {"content": [part], "status": status})
         elif kind == "reasoning":
@@ -94,8 +96,20 @@ class Items:
         self._emit(kind, place | members)
 
 
-def _output_text(text: str) -> Document:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _output_text(text: str, logprobs: Sequence[Document] = ()) -> Document:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def _of_event(logprobs: Sequence[Document]) -> list[Document]:
+    """Events have no bytes of tokens."""
+    return [
+        {**_without_bytes(one), "top_logprobs": [_without_bytes(other) for other in one["top_logprobs"]]}
+        for one in logprobs
+    ]
+
+
+def _without_bytes(token: Document) -> Document:
+    return {key: value for key, value in token.items() if key != "bytes"}
 
 
 def _summary_text(text: str) -> Document:

@@ -23,7 +23,8 @@ def events_of(response: Document) -> list[Event]:
     for item in response["output"]:
         match item["type"]:
             case "message":
-                items.text(item["content"][0]["text"])
+                part = item["content"][0]
+                items.text(part["text"], part["logprobs"])
             case "reasoning" if not item["summary"]:
                 items.carried(item["encrypted_content"])
             case "reasoning":

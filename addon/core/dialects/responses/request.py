@@ -4,13 +4,21 @@
 ignored silently: unknown fields are refused. Pure: the body is never changed.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from addon.core.dialects.responses import options, past, tools
-from addon.core.dialects.responses.invalid import bad, boolean, fields, quoted, required, string
+from addon.core.dialects.responses.invalid import (
+    Unsupported,
+    bad,
+    boolean,
+    fields,
+    quoted,
+    required,
+    string,
+    unsupported,
+)
 from addon.core.dialects.responses.items import (
     CallOutput,
     FunctionCall,
@@ -20,12 +28,14 @@ from addon.core.dialects.responses.items import (
     nothing_sealed,
     read_input,
 )
+from addon.core.dialects.responses.leniency import Path, has, name_of, original, path_of, without
 from addon.core.framing.documents import Document
+from addon.core.model_names import MODEL_NAME
 from addon.core.tools.tool_plan import generation, is_before
 
 _READ = (
     *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
-    *("presence_penalty", "frequency_penalty"),
+    *("presence_penalty", "frequency_penalty", "stop", "top_logprobs", "service_tier"),
     *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
     "parallel_tool_calls",
 )
@@ -35,7 +45,7 @@ FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
 _SAMPLING = {"temperature": 1.0, "top_p": 0.95, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """What Gemini uses for a setting that a request leaves out."""
 _MAX_ID = 256
-_MODEL = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)  # it becomes part of a URL
+_MOST_LEFT_OUT = 64
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,8 @@ class ResponsesRequest:
     `declarations`: its tools as Gemini's functionDeclarations; None if it has none, then those of its conversation
     apply. `parallel`: whether the calls of a step may be given out together; None if not set. `conversation`: its name.
     `echo`: the members of a Response object that repeat the request. `shows_thoughts`: whether thoughts are shown.
-    `carries_signatures`: whether the response gives the client the model's signatures, sealed.
+    `carries_signatures`: whether the response gives the client the model's signatures, sealed. `verbosity`: in
+    words for the model. `service_tier`: Gemini's name of it, if it is not the usual one.
     """
 
     model: str
@@ -63,6 +74,8 @@ class ResponsesRequest:
     stream: bool
     shows_thoughts: bool
     carries_signatures: bool
+    verbosity: str | None
+    service_tier: str | None
     echo: Document
 
     @property
@@ -77,9 +90,10 @@ class ResponsesRequest:
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
         """`instructions`, then the system and developer messages of the earlier requests of the history (their
-        `input.system`) and of this request."""
+        `input.system`) and of this request, then how long the answer is to be."""
         first: list[Part] = [{"text": self.instructions}] if self.instructions else []
-        parts = [*first, *earlier, *self.input.system]
+        last: list[Part] = [{"text": self.verbosity}] if self.verbosity else []
+        parts = [*first, *earlier, *self.input.system, *last]
         return {"parts": parts} if parts else None
 
     def tool_config(self, names: Collection[str]) -> Document | None:
@@ -95,9 +109,9 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
     given = {key: value for key, value in body.items() if value is not None}
     for key in given:
         if key not in FIELDS:
-            raise bad(key, "is not a known field of a Responses API request", "unknown_parameter")
+            raise unsupported(key, "is not a known field of a Responses API request", "unknown_parameter")
     model = string(required(given, "model", ""), "model")
-    if not _MODEL.fullmatch(model):
+    if not MODEL_NAME.fullmatch(model):
         raise bad("model", f"is {quoted(model)}; it must be a Gemini model, such as gemini-3-flash")
     options.check_neutral(given)
     declared = tools.declarations(given["tools"]) if "tools" in given else None
@@ -129,11 +143,28 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
         stream=stream,
         shows_thoughts=bool(config.get("thinkingConfig", {}).get("includeThoughts")),
         carries_signatures=options.SIGNATURES in given.get("include", ()),
+        verbosity=options.VERBOSITIES[given.get("text", {}).get("verbosity") or "medium"],
+        service_tier=options.service_tier(given),
         echo=_echo(given, conversation),
     )
     if declared is not None:
         request.tool_config([declaration["name"] for declaration in declared])
     return request
+
+
+def read_leniently(body: object, unseal: Unseal = nothing_sealed) -> tuple[ResponsesRequest, list[str]]:
+    """The request without the members that are not supported, and their positions. Raises Invalid for what is
+    wrong."""
+    left_out: list[Path] = []
+    while True:
+        try:
+            return read_request(body, unseal), [name_of(path) for path in left_out]
+        except Unsupported as error:
+            path = path_of(error.member)
+            if len(left_out) == _MOST_LEFT_OUT or not has(body, path):
+                raise
+            body = without(body, path)
+            left_out.append(original(path, left_out))
 
 
 def _named(value: object, at: str) -> str:
@@ -172,12 +203,12 @@ def _echo(given: Document, conversation: str | None) -> Document:
             "summary": reasoning.get("summary") or reasoning.get("generate_summary"),
         },
         "safety_identifier": given.get("safety_identifier"),
-        "service_tier": "default",
+        "service_tier": options.service_tier(given) or "default",
         "store": given.get("store", True),
-        "text": {"format": options.shown_format(text), "verbosity": "medium"},
+        "text": {"format": options.shown_format(text), "verbosity": text.get("verbosity") or "medium"},
         "tool_choice": tools.shown_choice(given.get("tool_choice", "auto")),
         "tools": tools.shown_tools(given.get("tools", [])),
-        "top_logprobs": 0,
+        "top_logprobs": given.get("top_logprobs", 0),
         "truncation": "disabled",
         "user": given.get("user"),
         **{name: given.get(name, default) for name, default in _SAMPLING.items()},

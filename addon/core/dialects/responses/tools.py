@@ -7,7 +7,7 @@ tools are the client's own. Pure.
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from addon.core.dialects.responses.invalid import array, bad, fields, quoted
+from addon.core.dialects.responses.invalid import array, bad, fields, quoted, unsupported
 from addon.core.framing.documents import Document
 from addon.core.tools.positions import BadTool
 from addon.core.tools.schema import to_json_schema
@@ -32,12 +32,12 @@ def _function(tool: object, at: str) -> Document:
         raise bad(at, "must be an object (a function tool)", "invalid_type")
     if tool.get("type") != "function":
         fits = 'it must be "function"; set tools that the proxy runs for its session'
-        raise bad(f"{at}.type", f"is {quoted(tool.get('type'))}; {fits}", "unsupported_value")
+        raise unsupported(f"{at}.type", f"is {quoted(tool.get('type'))}; {fits}", member=at)
     known = _NESTED if "function" in tool else _FLAT
     read = fields(tool, (*known, *_DEFAULTS), at)
     for key, default in _DEFAULTS.items():
         if read.pop(key, default) != default:
-            raise bad(f"{at}.{key}", f"is {quoted(tool[key])}; it must be {quoted(default)}", "unsupported_value")
+            raise unsupported(f"{at}.{key}", f"is {quoted(tool[key])}; it must be {quoted(default)}")
     if "function" in read:
         fields(read["function"], _FLAT[1:], f"{at}.function")
     return read
@@ -72,7 +72,7 @@ def shown_choice(choice: Any) -> Any:
     """A `tool_choice` as the response shows it. The nested form of chat completions is made flat."""
     choice = _flat(choice, "allowed_tools")
     if isinstance(choice, dict) and isinstance(chosen := choice.get("tools"), list):
-        return {**choice, "tools": [_flat(tool, "function") for tool in chosen]}
+        return {**choice, "mode": choice.get("mode") or "auto", "tools": [_flat(tool, "function") for tool in chosen]}
     return _flat(choice, "function")
 
 

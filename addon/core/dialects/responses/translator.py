@@ -24,6 +24,7 @@ _FILTERED = frozenset(
 _ENDED = frozenset(("STOP", "FINISH_REASON_UNSPECIFIED"))
 _UNFILTERED = ("STOP", "MAX_TOKENS")
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+_TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 ENDS = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -76,6 +77,7 @@ class Translator:
         self._finish: str | None = None
         self._finish_message: str | None = None
         self._blocked: str | None = None
+        self._logprobs: list[Document] = []  # of tokens whose text is still to come
         self._unshown: set[str] = set()
         self._sequence = 0
         self._events: list[Event] = []
@@ -161,12 +163,15 @@ class Translator:
             "error": self._error,
             "incomplete_details": None if self._reason is None else {"reason": self._reason},
             **self._echo,
+            **({"service_tier": _TIERS[tier]} if (tier := _tier(self._usage)) else {}),
             "output": list(self._items.items),
             "usage": usage_of(self._usage) if self._usage and self.status != "in_progress" else None,
         }
 
     def _take(self, candidate: Document) -> None:
         content = candidate.get("content")
+        if isinstance(found := get(candidate, "logprobsResult"), dict):
+            self._logprobs += logprobs_of(found)
         for part in parts_of(content) if isinstance(content, dict) else ():
             if isinstance(call := get(part, "functionCall"), dict):
                 self._take_call(part, call)
@@ -183,7 +188,8 @@ class Translator:
 
     def _take_text(self, text: str, *, thought: bool) -> None:
         if text and not thought:
-            self._items.text(text)
+            logprobs, self._logprobs = self._logprobs, []
+            self._items.text(text, logprobs)
         elif text and self._shows_thoughts:
             self._items.thought(text)
 
@@ -251,6 +257,29 @@ class Translator:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+
+def logprobs_of(result: Document) -> list[Document]:
+    """Gemini's logprobsResult as the `logprobs` of an output text."""
+    tops = as_list(get(result, "topCandidates"))
+    found = []
+    for at, chosen in enumerate(objects(get(result, "chosenCandidates"))):
+        top = tops[at] if at < len(tops) and isinstance(tops[at], dict) else {}
+        others = [_logprob(one) for one in objects(get(top, "candidates"))]
+        found.append(_logprob(chosen) | {"top_logprobs": others})
+    return found
+
+
+def _logprob(candidate: Document) -> Document:
+    token, value = str(candidate.get("token") or ""), get(candidate, "logProbability")
+    number = value if isinstance(value, int | float) else 0.0
+    return {"token": token, "bytes": list(token.encode("utf-8", "surrogatepass")), "logprob": number}
+
+
+def _tier(usage: Document) -> str:
+    """The tier that Gemini says it has used, in lower case; "" if it says none that OpenAI has."""
+    tier = str(get(usage, "serviceTier") or "").lower()
+    return tier if tier in _TIERS else ""
 
 
 def usage_of(usage: Document) -> Document:

@@ -6,7 +6,13 @@ import pytest
 
 from addon.core.dialects.responses import events_of
 from tests.core.dialects.responses.published import event_of, response_of, translated
-from tests.core.dialects.responses.test_translator import CALL, OTHER, SUMMARY, USAGE, answer, thought
+from tests.core.dialects.responses.test_translator import CALL, LOGPROBS, OTHER, SUMMARY, USAGE, answer, thought
+
+
+def with_logprobs(*parts: Any) -> Any:
+    document = answer(*parts)
+    document["candidates"][0]["logprobsResult"] = LOGPROBS
+    return document
 
 
 @pytest.mark.parametrize(
@@ -17,6 +23,7 @@ from tests.core.dialects.responses.test_translator import CALL, OTHER, SUMMARY, 
         ([answer(CALL, {"text": "Called."}, CALL)], {}),
         ([answer({"text": "It is"}, finish="MAX_TOKENS")], {"metadata": {"a": "b"}}),
         ([answer(finish="SAFETY")], {}),
+        ([with_logprobs({"text": "Hi"})], {"top_logprobs": 1}),
     ],
 )
 def test_a_response_is_told_again_by_the_events_that_told_it(documents: Any, options: Any) -> None:

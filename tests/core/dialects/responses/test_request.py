@@ -29,7 +29,8 @@ LINKED = {
 def test_every_field_that_the_published_client_can_send_is_known() -> None:
     sent = set(params.ResponseCreateParamsNonStreaming.__annotations__)
     sent |= set(params.ResponseCreateParamsBase.__annotations__)
-    assert sent | {"presence_penalty", "frequency_penalty"} == set(FIELDS), "Open Responses has these two as well"
+    beyond = {"presence_penalty", "frequency_penalty", "stop"}
+    assert sent | beyond == set(FIELDS), "Open Responses has the penalties, chat completions have stop"
 
 
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -41,6 +42,10 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"presence_penalty": -2, "frequency_penalty": 0.5},
         {"presencePenalty": -2, "frequencyPenalty": 0.5},
     ),
+    "a text to stop at": ({"stop": "END"}, {"stopSequences": ["END"]}),
+    "texts to stop at": ({"stop": ["a", "b"]}, {"stopSequences": ["a", "b"]}),
+    "log probabilities": ({"include": ["message.output_text.logprobs"]}, {"responseLogprobs": True}),
+    "those of other tokens": ({"top_logprobs": 3}, {"responseLogprobs": True, "logprobs": 3}),
     "max_output_tokens": ({"max_output_tokens": 7}, {"maxOutputTokens": 7}),
     "text": ({"text": {"format": {"type": "text"}, "verbosity": "medium"}}, {}),
     "any JSON": ({"text": {"format": {"type": "json_object"}}}, {"responseMimeType": "application/json"}),

@@ -411,3 +411,47 @@ def test_however_an_answer_is_cut_into_events_the_response_is_the_same(
     assert (streamed.content, streamed.calls) == (whole.content, whole.calls)
     for one in events:
         event_of(one)
+
+
+LOGPROBS = {
+    "chosenCandidates": [{"token": "Hé", "logProbability": -0.5}, {"token": "y", "logProbability": -1}],
+    "topCandidates": [{"candidates": [{"token": "Hé", "logProbability": -0.5}, {"token": "Ho"}]}],
+}
+
+
+def test_log_probabilities_belong_to_their_text() -> None:
+    documents = [answer({"text": "Héy"}, finish=None), answer({"text": "."})]
+    documents[0]["candidates"][0]["logprobsResult"] = LOGPROBS
+    documents[1]["candidates"][0]["logprobsResult"] = {"chosenCandidates": [{"token": ".", "logProbability": 0}]}
+    done, events = translated(documents, top_logprobs=2)
+    for one in events:
+        event_of(one)
+    response = done.document()
+    response_of(response)
+    assert response["top_logprobs"] == 2
+    first, second, last = response["output"][0]["content"][0]["logprobs"]
+    assert first == {
+        "token": "Hé",
+        "bytes": [72, 195, 169],
+        "logprob": -0.5,
+        "top_logprobs": [
+            {"token": "Hé", "bytes": [72, 195, 169], "logprob": -0.5},
+            {"token": "Ho", "bytes": [72, 111], "logprob": 0.0},
+        ],
+    }
+    assert (second["token"], second["top_logprobs"], last["token"]) == ("y", [], ".")
+    deltas = [one["logprobs"] for one in events if one["type"] == "response.output_text.delta"]
+    assert [[one["token"] for one in some] for some in deltas] == [["Hé", "y"], ["."]]
+    (done_event,) = [one for one in events if one["type"] == "response.output_text.done"]
+    assert done_event["logprobs"] == deltas[0] + deltas[1]
+    assert accumulated(events)[1].output_text == "Héy."
+
+
+@pytest.mark.parametrize(
+    ("tier", "expected"),
+    [("FLEX", "flex"), ("standard", "default"), ("SERVICE_TIER_X", "priority"), (None, "priority")],
+)
+def test_a_response_names_the_tier_that_was_used(tier: str | None, expected: str) -> None:
+    usage = USAGE | ({"serviceTier": tier} if tier else {})
+    done, _ = translated([answer({"text": "4"}, usageMetadata=usage)], service_tier="fast")
+    assert response_of(done.document()).service_tier == expected
