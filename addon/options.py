@@ -18,6 +18,13 @@ class Option(NamedTuple):
 
 
 OPTIONS: tuple[Option, ...] = (
+    Option(
+        "graft_config",
+        str,
+        "",
+        "A toolgraft.toml, which sets other options, MCP servers and sessions. `toolgraft serve` finds it, or takes it "
+        "from `--config FILE`.",
+    ),
     Option("graft_session", str, "default", "The session of requests that do not name one."),
     Option(
         "graft_client_tools",

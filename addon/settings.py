@@ -76,6 +76,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
+    config: str = ""
     session: SessionName = "default"
     client_tools: Literal["strip", "keep"] = "strip"
     delivery: Delivery = "auto"
@@ -329,8 +330,9 @@ _EXPECTED = {
 }
 
 
-def explain(error: ValidationError) -> str:
-    """Message for the first error: the option, its value, and what is expected."""
+def explain(error: ValidationError, prefix: str = "graft_") -> str:
+    """Message for the first error: the option, its value, and what is expected. Also for a session's policy, whose
+    fields have the names of options, without a prefix."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
@@ -341,4 +343,4 @@ def explain(error: ValidationError) -> str:
         expected = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
     if isinstance(first["input"], str):
         name += f"={'(not shown)' if name == 'token' else redacted(first['input'])}"
-    return f"graft_{name}: {f'must be {expected}' if expected else message}"
+    return f"{prefix}{name}: {f'must be {expected}' if expected else message}"

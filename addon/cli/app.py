@@ -14,6 +14,7 @@ from addon.cli import (
     approvals,
     calls,
     completion,
+    config,
     console,
     demo,
     fake_gemini,
@@ -59,11 +60,14 @@ def _common(
 def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] = None) -> None:
     """Start the proxy: mitmdump with the addon. Arguments go to mitmdump, whose own help is `mitmdump --help`.
 
+    `--config FILE` names a toolgraft.toml; without it, the one in the user's configuration folder is used if it exists.
+
     With `--workers N`, N processes share the ports; they need a store that can be shared, such as Redis.
     """
     start(arguments or [])
 
 
+app.add_typer(config.app, name="config")
 app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("status")(status.status)

@@ -1,4 +1,5 @@
-"""`toolgraft serve`: starts mitmdump with the addon. Standard library only, so that the proxy starts at once."""
+"""`toolgraft serve`: starts mitmdump with the addon. Standard library only, so that the proxy starts at once, unless a
+toolgraft.toml has to be checked first."""
 
 import os
 import shutil
@@ -13,7 +14,7 @@ _GEMINI = "https://generativelanguage.googleapis.com"
 _ADDON = Path(__file__).parent.parent
 _MOST_WORKERS = 64
 
-_DEFAULTS = (
+_DEFAULTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # A request can then be diverted or refused before there is any connection.
     ("connection_strategy", ("connection_strategy=lazy",)),
     # The addon checks the Host that the client sent.
@@ -25,8 +26,11 @@ _DEFAULTS = (
 _WEB_DEFAULTS = (("web_port", ("web_port=8082",)),)  # mitmweb's own default is the port of the reverse proxy
 
 
-def arguments(given: Sequence[str], interface: str = "mitmdump") -> list[str]:
-    """The arguments of mitmproxy: toolgraft's defaults, then those given by the user.
+def arguments(
+    given: Sequence[str], interface: str = "mitmdump", config: Path | None = None, modes: Sequence[str] = ()
+) -> list[str]:
+    """The arguments of mitmproxy: toolgraft's defaults, then those given by the user. `config`: a toolgraft.toml, and
+    `modes`: those that it has, which replace the default.
 
     Defaults are `--set` options: config.yaml takes precedence over these, and mitmproxy's own flags (--mode, -p) over
     both. A default is left out if the user sets the same option: mitmproxy would add a second mode, and refuse a
@@ -34,6 +38,10 @@ def arguments(given: Sequence[str], interface: str = "mitmdump") -> list[str]:
     """
     own = _options_set(given)
     defaults = _DEFAULTS + (_WEB_DEFAULTS if interface == "mitmweb" else ())
+    if modes:
+        defaults = (*defaults[:-1], ("mode", tuple(f"mode={mode}" for mode in modes)))
+    if config is not None:
+        defaults += (("graft_config", (f"graft_config={config}",)),)
     values = [value for name, found in defaults if name not in own for value in found]
     return ["-s", str(_ADDON / "entry.py"), *(word for value in values for word in ("--set", value)), *given]
 
@@ -55,15 +63,7 @@ def interface_of(environment: Mapping[str, str]) -> str:
 
 def workers_of(given: Sequence[str]) -> tuple[int, list[str]]:
     """The number of processes that `--workers N` asks for, and the other arguments. Raises ValueError."""
-    others, values = [], []
-    words = iter(given)
-    for word in words:
-        if word == "--workers":
-            values.append(next(words, ""))
-        elif word.startswith("--workers="):
-            values.append(word.partition("=")[2])
-        else:
-            others.append(word)
+    values, others = _taken_out("--workers", given)
     if not values:
         return 1, others
     count = int(values[-1]) if values[-1].isascii() and values[-1].isdigit() else 0
@@ -72,26 +72,67 @@ def workers_of(given: Sequence[str]) -> tuple[int, list[str]]:
     return count, others
 
 
+def config_of(given: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The file that `--config FILE` names, and the other arguments. Raises ValueError."""
+    values, others = _taken_out("--config", given)
+    if len(values) > 1:
+        raise ValueError(f"--config is given {len(values)} times: give it once")
+    if values and not values[0]:
+        raise ValueError("--config needs the path of a toolgraft.toml")
+    if "graft_config" in _options_set(others):
+        raise ValueError("graft_config cannot be set: use --config FILE")
+    return (values[0] if values else None), others
+
+
+def _taken_out(flag: str, given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of a flag, "" for a missing one, and the arguments without it."""
+    others, values = [], []
+    words = iter(given)
+    for word in words:
+        if word == flag:
+            values.append(next(words, ""))
+        elif word.startswith(f"{flag}="):
+            values.append(word.partition("=")[2])
+        else:
+            others.append(word)
+    return values, others
+
+
 def serve(given: Sequence[str]) -> NoReturn:
     """Replace this process by mitmproxy with the addon, or run several such processes."""
     _open_outputs()
     try:
         count, given = workers_of(given)
+        named, given = config_of(given)
         interface = interface_of(os.environ)
         if count > 1 and interface != "mitmdump":
             raise ValueError(f"--workers {count}: only mitmdump can be several processes, not {interface}")
         if count > 1 and sys.platform != "linux":
             raise ValueError(f"--workers {count}: only Linux spreads connections over several processes")
+        config, modes = _checked_config(named)
     except ValueError as error:
         sys.exit(f"toolgraft: {error}")
     program = shutil.which(interface, path=str(Path(sys.executable).parent)) or shutil.which(interface)
     if program is None:
         sys.exit(f"toolgraft: there is no {interface} beside {sys.executable}")
+    line = arguments(given, interface, config, modes)
     if count > 1:
         from addon.supervisor.supervisor import supervise
 
-        sys.exit(supervise(count, [sys.executable, "-P", "-m", "addon.hooks.shared_ports", *arguments(given)]))
-    os.execv(program, [program, *arguments(given, interface)])
+        sys.exit(supervise(count, [sys.executable, "-P", "-m", "addon.hooks.shared_ports", *line]))
+    os.execv(program, [program, *line])
+
+
+def _checked_config(named: str | None) -> tuple[Path | None, Sequence[str]]:
+    """The toolgraft.toml to use, and its modes. Raises ValueError if something in it is wrong."""
+    from addon.config_file.places import chosen_file
+
+    path = chosen_file(named)
+    if path is None:
+        return None, ()
+    from addon.config_file.reading import load_config
+
+    return path, load_config(path).modes
 
 
 def _open_outputs() -> None:

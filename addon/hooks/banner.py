@@ -51,6 +51,8 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str, sessions: Seque
         yield f"  front doors at {doors}{key}"
     yield from _tools(runtime.executors)
     yield from _sessions(runtime, sessions)
+    if settings.config:
+        yield f"  settings of {settings.config}"
     yield f"  session {settings.session}, store {settings.store_url}"
 
 

@@ -15,15 +15,20 @@ from addon.options import OPTIONS, Option, unknown_option
 _NAMES = [option.name for option in OPTIONS]
 
 
-def take_deferred(options: OptManager) -> None:
-    """Set the addon's waiting options. Raises ValueError, whose message names the option but not its value."""
+def take_deferred(options: OptManager) -> dict[str, str]:
+    """Set the addon's waiting options. Returns their names, and for each where it is set: mitmproxy lets config.yaml
+    outrank `--set`. Raises ValueError, whose message names the option but not its value."""
+    places = {}
     for option in OPTIONS:
         if option.name in options.deferred:
-            options.update(**{option.name: _value(option, options.deferred.pop(option.name))})
+            given = options.deferred.pop(option.name)
+            options.update(**{option.name: _value(option, given)})
+            places[option.name] = "command line" if hasattr(given, "val") else "config.yaml"
     try:
         options.process_deferred()
     except Exception as error:  # an option of another script, which would otherwise prevent this addon from loading
         raise ValueError(f"an option of another script: {error}") from error
+    return places
 
 
 def check_misspelt(options: OptManager) -> None:

@@ -16,6 +16,7 @@ from addon.gateway.upstream_factory import UpstreamFactory
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
+from addon.hooks.file_options import FileOptions
 from addon.hooks.heap import collect_less_often
 from addon.hooks.runtime import Runtime
 from addon.hooks.start_progress import start_progress
@@ -47,6 +48,7 @@ class Lifecycle:
         self.in_flight = in_flight
         self.runtime: Runtime | None = None
         self.filter: flowfilter.TFilter | None = None
+        self.file_options = FileOptions()
         self.before_stop: list[Callable[[], Awaitable[None]]] = []
         """Called once the requests in flight have ended or run out of time, while the store is still open."""
         self._ended: asyncio.Task[None] | None = None
@@ -57,11 +59,11 @@ class Lifecycle:
         for option in OPTIONS:
             loader.add_option(option.name, option.typespec, option.default, option.help)
         try:
-            take_deferred(ctx.options)
+            self.file_options.take(ctx.options, take_deferred(ctx.options))
         except Exception as error:
             self._refused = True
             ctx.options.deferred.clear()  # mitmproxy would fail on the same value again
-            refuse(error, starting=True)
+            self.refuse(error, starting=True)
 
     def configure(self, updated: set[str]) -> None:
         if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
@@ -78,20 +80,35 @@ class Lifecycle:
             self._apply()
         except Exception as error:
             self._refused = first
-            refuse(error, starting=first)
+            self.refuse(error, starting=first)
 
     def _apply(self) -> None:
         check_misspelt(ctx.options)
-        settings = Settings.from_options({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
+        values = self.file_options.values({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
+        settings = Settings.from_options(values)
         try:
             chosen = flowfilter.parse(settings.filter) if settings.filter else None
         except ValueError as error:
             raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
         if self.runtime is None:
             self.runtime = Runtime.start(settings, self.upstreams, listening=_ports, in_flight=self.in_flight)
+            if (config := self.file_options.config) is not None:
+                self.runtime.set_sessions(config.sessions)
         else:
             self.runtime.change(settings)
         self.filter = chosen
+
+    def refuse(self, error: Exception, *, starting: bool) -> None:
+        """Refuse options. In a running mitmproxy, an OptionsError undoes their change. While mitmproxy starts, an error
+        in the log ends it with status 1, but only once its servers are up: their set-up is cancelled, so that they are
+        never up for a moment."""
+        words = self.file_options.located(_in_words(error))
+        if not starting:
+            raise exceptions.OptionsError(words) from error
+        logger.error(words)
+        for task in asyncio.all_tasks():
+            if task.get_name() == "setup_servers":
+                task.cancel()
 
     def settings(self) -> Settings:
         """The current settings, or the defaults before the start."""
@@ -115,7 +132,7 @@ class Lifecycle:
             pid = os.getpid() if membership() is None else os.getppid()
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": pid}))
         except Exception as error:
-            logger.error(_in_words(error))  # as in `configure`: the start is not over yet
+            logger.error(self.file_options.located(_in_words(error)))  # as in `configure`: the start is not over yet
             return
         if (member := membership()) is None or member.slot == 0:
             for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
@@ -180,15 +197,3 @@ def _in_words(error: Exception) -> str:
         logger.debug("why the start failed", exc_info=error)
         words = f"toolgraft cannot start: {type(error).__name__}: {error}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
-
-
-def refuse(error: Exception, *, starting: bool) -> None:
-    """Refuse options. In a running mitmproxy, an OptionsError undoes their change. While mitmproxy starts, an error in
-    the log ends it with status 1, but only once its servers are up: their set-up is cancelled, so that they are never
-    up for a moment."""
-    if not starting:
-        raise exceptions.OptionsError(_in_words(error)) from error
-    logger.error(_in_words(error))
-    for task in asyncio.all_tasks():
-        if task.get_name() == "setup_servers":
-            task.cancel()

@@ -16,7 +16,7 @@ from mitmproxy import http, io
 from addon.core.history.keys import asker_digest
 from addon.hooks.grafting import Grafting
 from addon.hooks.headers import asker_in
-from addon.hooks.lifecycle import Lifecycle, refuse
+from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean, redact, redaction_of
 from addon.hooks.shadow_flows import METADATA, Origin, ShadowFlows
@@ -44,7 +44,7 @@ class Recording:
                 self._writer(path)
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else error
-                refuse(ValueError(f"graft_record={path!r}: cannot be written: {why}"), starting=first)
+                self.lifecycle.refuse(ValueError(f"graft_record={path!r}: cannot be written: {why}"), starting=first)
         self.grafting.is_recording = bool(path)
 
     def response(self, flow: http.HTTPFlow) -> None:

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+from addon.config_file.reading import SessionEntry
+from addon.config_file.sessions import apply_sessions
 from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
@@ -50,7 +52,20 @@ from store.factory import open_url
 logger = logging.getLogger("toolgraft")
 
 FIXED = (
-    *("tools", "mcp", "mcp_pin", "store", "durability", "cache_bytes", "state", "ttl", "control", "token", "egress"),
+    *(
+        "config",
+        "tools",
+        "mcp",
+        "mcp_pin",
+        "store",
+        "durability",
+        "cache_bytes",
+        "state",
+        "ttl",
+        "control",
+        "token",
+        "egress",
+    ),
     *("max_tools", "max_tool", "max_line", "max_body", "max_connections", "max_headers", "header_timeout"),
 )
 """Settings that cannot change while the proxy runs."""
@@ -144,6 +159,7 @@ class Runtime:
         """Whether the last renewal of this proxy's lease has succeeded."""
         self._upkeep: list[asyncio.Task[None]] = []
         self._holds_folder = False
+        self._sessions: Mapping[str, SessionEntry] = {}
         self._resources = ExitStack()
         """Releases the state folder and the port."""
         if listener is not None:
@@ -222,6 +238,12 @@ class Runtime:
             runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
         return runtime
 
+    def set_sessions(self, sessions: Mapping[str, SessionEntry]) -> None:
+        """Before `serve`: the sessions that it gives policies and toolsets before the first request."""
+        self._sessions = sessions
+        if sessions:
+            self.ready.clear()
+
     def change(self, settings: Settings) -> None:
         """Apply new settings. Raises ValueError if one of FIXED differs."""
         for name in FIXED:
@@ -243,6 +265,7 @@ class Runtime:
         if self._siblings is not None:
             self._siblings.join()
         await self._renew_lease()
+        await apply_sessions(self.store, self._sessions)
         await self.executors.open(changed=self._share)
         self._share()
         self.ready.set()

@@ -1,4 +1,5 @@
-"""Reads and checks the `mcpServers` file, in the form that other MCP clients use. Starts nothing.
+"""Reads and checks the `mcpServers` file, in the form that other MCP clients use, or as a table of a TOML file. Starts
+nothing.
 
 Besides the usual fields, a server may have `prefix`, `tools` (a selection), `timeout` and `rules` (how calls run).
 `${NAME}` and `${NAME:-default}` stand for environment variables in `command`, `args`, `env`, `cwd`, `url` and
@@ -9,7 +10,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -26,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from addon.core.toml_lines import KeyPath, TomlError, parse_toml
 from addon.tools.base import MAX_NAME, RunRules, SourceError
 from addon.tools.http_endpoint import Headers, HttpUrl
 
@@ -108,28 +110,50 @@ class _File(BaseModel):
 
 
 def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
-    """The enabled servers of a file, by name. Raises SourceError with the file and field."""
+    """The enabled servers of a JSON or TOML file, by name. Raises SourceError with the file and field, and with the
+    line in TOML."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+        text = Path(path).read_text(encoding="utf-8")
+        if str(path).endswith(".toml"):
+            found = parse_toml(text)
+            return check_servers(found.values, lambda place: f"{path}:{found.line_of(place)}", environment)
+        document = json.loads(text, object_pairs_hook=_without_duplicates)
     except OSError as e:
         raise SourceError(f"{path}: {e.strerror or e}") from e
     except json.JSONDecodeError as e:
         raise SourceError(f"{path}:{e.lineno}: not JSON: {e.msg}") from e
+    except TomlError as e:
+        raise SourceError(f"{path}:{e.line}: not TOML: {e}") from e
+    except SourceError:
+        raise
     except ValueError as e:
         raise SourceError(f"{path}: {e}") from e
+    return check_servers(document, lambda place: str(path), environment)
+
+
+def check_servers(
+    document: Any, where: Callable[[KeyPath], str], environment: Mapping[str, str] = os.environ
+) -> dict[str, Server]:
+    """The enabled servers of a document, by name. `where` names the file, and if possible the line, of a place in it.
+    Raises SourceError."""
     try:
         found = _File.model_validate(_expanded(document, environment))
     except ValidationError as e:
         errors = e.errors(include_url=False, include_input=False)
         problems = [f"{_field(error['loc'])}: {_message(error)}" for error in errors[:_MAX_ERRORS]]
-        raise SourceError(f"{path}: {'; '.join(problems)}") from None
+        raise SourceError(f"{where(errors[0]['loc'])}: {'; '.join(problems)}") from None
     except _Unset as e:
-        raise SourceError(f"{path}: {e}") from None
+        raise SourceError(f"{where(e.place)}: {e}") from None
     return {name: server for name, server in found.mcp_servers.items() if not server.disabled}
 
 
 class _Unset(Exception):
-    """An environment variable that is not set."""
+    """An environment variable that is not set, and the place that names it."""
+
+    def __init__(self, place: KeyPath, name: str) -> None:
+        field = ".".join(map(str, place))
+        super().__init__(f"{field}: the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+        self.place = place
 
 
 def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
@@ -137,25 +161,25 @@ def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
     if not isinstance(servers, dict):
         return document
 
-    def expand(value: Any, field: str) -> Any:
+    def expand(value: Any, place: KeyPath) -> Any:
         if isinstance(value, str):
-            return _VARIABLE.sub(lambda found: replace(found, field), value)
+            return _VARIABLE.sub(lambda found: replace(found, place), value)
         if isinstance(value, list):
-            return [expand(item, f"{field}.{index}") for index, item in enumerate(value)]
+            return [expand(item, (*place, index)) for index, item in enumerate(value)]
         if isinstance(value, dict):
-            return {key: expand(item, f"{field}.{key}") for key, item in value.items()}
+            return {key: expand(item, (*place, key)) for key, item in value.items()}
         return value
 
-    def replace(found: re.Match[str], field: str) -> str:
+    def replace(found: re.Match[str], place: KeyPath) -> str:
         name, default = found.groups()
         if (value := environment.get(name) or default) is None:
-            raise _Unset(f"{field}: the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+            raise _Unset(place, name)
         return value
 
     return document | {
         "mcpServers": {
             name: {
-                key: expand(value, f"mcpServers.{name}.{key}") if key in _EXPANDED else value
+                key: expand(value, ("mcpServers", name, key)) if key in _EXPANDED else value
                 for key, value in server.items()
             }
             if isinstance(server, dict) and server.get("disabled") is not True

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import addon
-from addon.cli.serve import arguments, interface_of, workers_of
+from addon.cli.serve import arguments, config_of, interface_of, workers_of
 
 ROOT = Path(addon.__path__[0]).parent
 ENTRY = ["-s", str(ROOT / "addon" / "entry.py")]
@@ -99,3 +99,43 @@ def test_the_version_is_that_of_the_project(environment: dict[str, str]) -> None
     command = [sys.executable, "-P", "-m", "addon", "--version"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert f'version = "{done.stdout.split()[1]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_configuration_file_is_left_out_of_mitmproxy_s_arguments() -> None:
+    assert config_of(["-q"]) == (None, ["-q"])
+    assert config_of(["--config", "a.toml", "-q"]) == ("a.toml", ["-q"])
+    assert config_of(["-q", "--config=a.toml"]) == ("a.toml", ["-q"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--config"], "--config needs the path"),
+        (["--config="], "--config needs the path"),
+        (["--config=a", "--config", "b"], "--config is given 2 times"),
+        (["--set", "graft_config=a"], "use --config FILE"),
+    ],
+)
+def test_another_use_of_the_configuration_file_is_refused(given: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_of(given)
+
+
+def test_modes_of_the_file_replace_the_default_and_those_given_replace_both() -> None:
+    path, modes = Path("/etc/toolgraft.toml"), ("regular@9000",)
+    own = ["--set", "mode=regular@9000", "--set", "graft_config=/etc/toolgraft.toml"]
+    assert arguments([], config=path, modes=modes) == [*ENTRY, *LAZY, *HOST, *LOCAL, *own]
+    assert arguments([], config=path)[-2:] == own[-2:]
+    assert "mode=regular@9000" not in arguments(["--set", "mode=regular"], config=path, modes=modes)
+
+
+@pytest.mark.e2e
+def test_a_wrong_file_ends_it_with_a_sentence(environment: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / ".config" / "toolgraft"
+    folder.mkdir(parents=True)
+    (folder / "toolgraft.toml").write_text("[options]\nmax_rounds = 0\n")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "addon", "serve"], env=environment, capture_output=True, text=True
+    )
+    expected = f"toolgraft: {folder}/toolgraft.toml:2: max_rounds='0': must be a number from 1 to 100\n"
+    assert (done.returncode, done.stderr) == (1, expected)

@@ -34,6 +34,7 @@ ODD_NUMBERS = (*NUMBERS, " ", "inf", "-inf", "1,5", "0x10", "1" * 5000)
 WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
 PATHS = ("", "\x00", "/nonexistent/\x1b[31m", "/dev/null/x")
 WRONG: dict[str, tuple[str, ...]] = {
+    "config": ("\x00", "/nonexistent/x.toml", "/dev/null/x", "/"),
     "session": ("", "two words", ".", "ä", "x" * 65, "a/b", "\x00", "a\n"),
     "client_tools": WORDS,
     "delivery": WORDS,
@@ -92,7 +93,7 @@ WRONG: dict[str, tuple[str, ...]] = {
 
 
 NAMES = [option.name.removeprefix("graft_") for option in OPTIONS]
-BY_PATH = ("tools", "mcp", "store", "state", "control")
+BY_PATH = ("config", "tools", "mcp", "store", "state", "control")
 """Options whose value alone may be named: it is a path, or an address."""
 
 
@@ -142,7 +143,7 @@ async def load(
 
     def loads(*sets: str, **config: Any) -> Started:
         config = {"graft_control": "127.0.0.1:0"} | config
-        if any(text.partition("=")[0] == "graft_control" for text in sets):
+        if any(text.partition("=")[0] == "graft_control" for text in sets) or config["graft_control"] is ...:
             del config["graft_control"]
         started.append(Started(caplog, *sets, **config))
         return started[-1]
@@ -255,3 +256,68 @@ def test_options_that_serve_does_not_set_follow_the_configuration_file(tmp_path:
     assert (len(options.mode), options.listen_host) == (2, "127.0.0.1")
     optmanager.load_paths(options, tmp_path / "config.yaml")
     assert (options.mode, options.listen_host) == (["regular@9000"], "0.0.0.0")
+
+
+def write_config(folder: Path, text: str) -> str:
+    path = folder / "toolgraft.toml"
+    path.write_text(text)
+    return f"graft_config={path}"
+
+
+async def settings_of(started: Started) -> Any:
+    assert started.errors == []
+    assert started.lifecycle.runtime is not None
+    found = started.lifecycle.runtime.settings
+    await started.close()  # the next start may use the same state folder
+    return found
+
+
+async def test_the_command_line_outranks_the_environment_which_outranks_the_file_which_outranks_defaults(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"max_rounds": 3, "delivery": '"hold"', "parallel": 2, "token": '"file"'}
+    lines = "\n".join(f"{name} = {value}" for name, value in options.items())
+    config = write_config(tmp_path, f"[options]\n{lines}\n")
+    found = await settings_of(load(config, "graft_max_rounds=4"))
+    assert (found.max_rounds, found.delivery, found.parallel, found.on_pending) == (4, "hold", 2, "pass")
+    assert found.token == "file"
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", "environment")
+    assert (await settings_of(load(config))).token == ""
+    assert (await settings_of(load(config, "graft_token=given"))).token == "given"
+    state = f"state = {str(tmp_path / 'other')!r}"
+    assert (await settings_of(load(write_config(tmp_path, f"[options]\n{state}")))).state == tmp_path / "state"
+    monkeypatch.delenv("TOOLGRAFT_HOME")
+    assert (await settings_of(load(write_config(tmp_path, f"[options]\n{state}")))).state == tmp_path / "other"
+
+
+async def test_mitmproxys_own_config_yaml_outranks_the_file_and_the_command_line(load: Load, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "[options]\nmax_rounds = 3")
+    found = await settings_of(load(config, "graft_max_rounds=4", graft_max_rounds=5))
+    assert found.max_rounds == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[options]\n\nmax_rounds = 0", "{path}:3: max_rounds='0': must be a number from 1 to 100"),
+        ("[options]\nfilter = '~('", "{path}:2: graft_filter='~(': must be a mitmproxy flow filter"),
+        ("[options]\nstore = 'none://'", "{path}:2: graft_store='none://': its scheme is not one of"),
+        ("[options]\nrecord = '/'", "{path}:2: graft_record='/': cannot be written"),
+        ("[options]\ntoken = 'off'\ncontrol = '0.0.0.0:0'", "{path}:2: graft_token: `off` needs a loopback"),
+        ("[options]\ntools = ['x.py']", "{folder}/x.py: no such file"),
+        ("x", "{path}:1: not TOML"),
+    ],
+)
+async def test_an_error_of_the_file_names_its_line_whoever_finds_it(
+    text: str, message: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOOLGRAFT_TOKEN", raising=False)
+    config = write_config(tmp_path, text)
+    started = load(config, **({"graft_control": ...} if "control" in text else {}))
+    found = await started.sentence()
+    assert found.startswith(message.format(path=tmp_path / "toolgraft.toml", folder=tmp_path)), found
+
+
+async def test_a_value_of_the_command_line_is_not_blamed_on_the_file(load: Load, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "[options]\nmax_rounds = 3")
+    assert await load(config, "graft_max_rounds=0").sentence() == "graft_max_rounds='0': must be a number from 1 to 100"

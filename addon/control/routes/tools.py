@@ -11,13 +11,13 @@ from addon.control import views
 from addon.control.masks import restore_masked
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, update_session, with_etag
 from addon.core.framing.documents import Document
-from addon.core.tools.tool_forms import normalise
 from addon.graft.session_config import shared_with
+from addon.graft.toolsets import toolset_of
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.problems import Problem, storable_json
 from addon.web.routing import ApiDep, Body, CallerDep, reply
-from store.models import Session, SessionName, ToolRules, Toolset
+from store.models import Session, SessionName, Toolset
 
 router = Group("tools")
 
@@ -70,13 +70,7 @@ async def set_tools(
         json.dumps(document, allow_nan=False)
     if isinstance(document, dict):
         document.pop("shared", None)  # GET shows it
-    tools = normalise(document)
-    toolset = Toolset(
-        declarations=list(tools.declarations),
-        builtins=list(tools.builtins),
-        tool_config=tools.tool_config,
-        rules={name: ToolRules.model_validate(rules) for name, rules in tools.rules.items()},
-    )
+    toolset = toolset_of(document)
 
     async def replace(stored: Session | None, version: int) -> Session:
         before = stored.toolset if stored else None

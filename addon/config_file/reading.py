@@ -1,0 +1,311 @@
+"""Reads a toolgraft.toml and checks it whole. An error is one sentence with the file, the line and what would fit."""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from addon.core.framing.documents import Document
+from addon.core.security.escaping import printable
+from addon.core.toml_lines import KeyPath, TomlDocument, TomlError, parse_toml
+from addon.core.tools.positions import BadTool
+from addon.graft.toolsets import toolset_of
+from addon.options import OPTIONS, Option
+from addon.settings import Settings, explain
+from store.models import SESSION_FORM, SESSION_NAME, Policy, Toolset
+
+_TABLES = ("modes", "options", "mcpServers", "sessions")
+_OPTIONS = {option.name.removeprefix("graft_"): option for option in OPTIONS if option.name != "graft_config"}
+_PATHS = ("tools", "mcp", "record", "state")
+"""Options that are paths: in the file they start from its folder."""
+_TOOLS = ("tools", "tool_config", "tool_choice")
+_SESSION = (*Policy.model_fields, "toolset", *_TOOLS)
+_LARGEST = 16 * 1024 * 1024
+"""Bytes of a toolgraft.toml."""
+
+
+class ConfigError(ValueError):
+    """A toolgraft.toml that cannot be used. The message begins with the file and line."""
+
+
+@dataclass(frozen=True)
+class SessionEntry:
+    """A session of the file: its whole policy, and its toolset, or None if the file does not set one."""
+
+    policy: Policy
+    toolset: Toolset | None
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """`options`: by full name, as mitmproxy's options take them. `servers`: whether the file has MCP servers, which
+    `read_servers` reads. `lines`: of each option, by full name. `files`: the other files whose contents are part of
+    it."""
+
+    path: Path
+    options: Mapping[str, str | list[str]] = field(default_factory=dict)
+    modes: tuple[str, ...] = ()
+    servers: bool = False
+    sessions: Mapping[str, SessionEntry] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+
+    def place_of(self, option: str) -> str:
+        """`FILE:LINE` of an option."""
+        return f"{self.path}:{self.lines[option]}"
+
+
+def read_file(path: Path) -> bytes:
+    """Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > _LARGEST:
+        raise ConfigError(f"{path}: has more than {_LARGEST} bytes")
+    return content
+
+
+def load_config(path: Path) -> ConfigFile:
+    """Raises ConfigError."""
+    return parse_config(path, read_file(path))
+
+
+def parse_config(path: Path, content: bytes) -> ConfigFile:
+    """`path`: names the file in errors, and its folder is where relative paths start. Raises ConfigError for the first
+    error."""
+    try:
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            line = content[: error.start].count(b"\n") + 1
+            raise ConfigError(f"{path}:{line}: not UTF-8") from None
+        try:
+            document = parse_toml(text)
+        except TomlError as error:
+            raise ConfigError(f"{path}:{error.line}: not TOML: {error}") from None
+        return _Reader(path, document).read()
+    except ConfigError as error:
+        raise ConfigError(printable(str(error))) from None
+
+
+class _Reader:
+    def __init__(self, path: Path, document: TomlDocument) -> None:
+        self._path = path
+        self._document = document
+        self._files: list[Path] = []
+
+    def read(self) -> ConfigFile:
+        values = self._document.values
+        for place, value in _leaves((), values):
+            if not isinstance(value, str | bool | int | float):
+                raise self._error(place, "must not be a date or time: write it as a text, in quotation marks")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise self._error(place, "must be a finite number")
+        for name in values:
+            if name not in _TABLES:
+                raise self._error((name,), _unknown(name, _TABLES, at_top=True))
+        options = self._options()
+        self._check_settings(options)
+        modes = self._modes()
+        return ConfigFile(
+            path=self._path,
+            options=options,
+            modes=modes,
+            servers=self._servers(),
+            sessions=self._sessions(),
+            lines={name: self._line(("options", name.removeprefix("graft_"))) for name in options},
+            files=tuple(self._files),
+        )
+
+    def _options(self) -> dict[str, str | list[str]]:
+        found: dict[str, str | list[str]] = {}
+        for name, value in self._table(("options",)).items():
+            place = ("options", name)
+            if name not in _OPTIONS:
+                raise self._error(place, _unknown(name, _OPTIONS))
+            found[f"graft_{name}"] = self._option(place, _OPTIONS[name], value)
+        return found
+
+    def _option(self, place: KeyPath, option: Option, value: Any) -> str | list[str]:
+        if option.typespec is not str:
+            values = self._texts(place, value)
+            return [self._resolved(place[-1], text) for text in values]
+        if isinstance(value, dict | list):
+            raise self._error(place, f"is {_kind(value)}; must be one text, number or true or false")
+        return self._resolved(place[-1], option_text(value))
+
+    def _resolved(self, name: object, text: str) -> str:
+        """A path of the file, from the file's folder. Nothing else is changed."""
+        if name not in _PATHS or not text or "\0" in text:
+            return text
+        try:
+            return str(self._path.parent / Path(text).expanduser())
+        except RuntimeError:  # there is no such user
+            return text
+
+    def _check_settings(self, options: Mapping[str, str | list[str]]) -> None:
+        """Each option by itself: whether they fit together depends on the command line as well."""
+        for name, value in options.items():
+            try:
+                Settings.from_options({name: value})
+            except ValidationError as error:
+                if error.errors()[0]["loc"]:
+                    raise self._error(("options", name.removeprefix("graft_")), explain(error, ""), "") from None
+
+    def _modes(self) -> tuple[str, ...]:
+        if "modes" not in self._document.values:
+            return ()
+        modes = self._texts(("modes",), self._document.values["modes"])
+        if not modes:
+            raise self._error(("modes",), 'is empty; an example is ["regular", "reverse:https://…@8081"]')
+        from mitmproxy.proxy.mode_specs import ProxyMode  # slow, and not needed without modes
+
+        for index, mode in enumerate(modes):
+            try:
+                ProxyMode.parse(mode)
+            except ValueError as error:
+                raise self._error(
+                    ("modes", index), f"{mode!r} is not a mode of mitmproxy: {error}", "modes: "
+                ) from None
+        return tuple(modes)
+
+    def _servers(self) -> bool:
+        servers = self._table(("mcpServers",))
+        if not servers:
+            return False
+        from addon.tools.base import SourceError  # slow, and not needed without servers
+        from addon.tools.mcp_config import check_servers
+
+        try:
+            check_servers({"mcpServers": servers}, lambda place: f"{self._path}:{self._line(place)}")
+        except SourceError as error:
+            raise ConfigError(str(error)) from None
+        return True
+
+    def _sessions(self) -> dict[str, SessionEntry]:
+        found = {}
+        for name, value in self._table(("sessions",)).items():
+            place = ("sessions", name)
+            if not SESSION_NAME.fullmatch(name):
+                raise self._error(place, f"the name of a session must be {SESSION_FORM}", "")
+            fields = self._table(place)
+            for key in fields:
+                if key not in _SESSION:
+                    raise self._error((*place, key), _unknown(key, _SESSION))
+            try:
+                policy = Policy.model_validate({key: value[key] for key in Policy.model_fields if key in value})
+            except ValidationError as error:
+                at = (*place, error.errors()[0]["loc"][0])
+                raise self._error(at, explain(error, f"{_name(place)}."), "") from None
+            found[name] = SessionEntry(policy, self._toolset(place, fields))
+        return found
+
+    def _toolset(self, place: KeyPath, fields: Document) -> Toolset | None:
+        given = {key: fields[key] for key in _TOOLS if key in fields}
+        if "toolset" in fields:
+            if given:
+                raise self._error((*place, "toolset"), f"does not go with {next(iter(given))}: use one of them")
+            return self._toolset_file((*place, "toolset"), fields["toolset"])
+        if not given:
+            return None
+        try:
+            return toolset_of(given)
+        except BadTool as error:
+            raise self._error((*place, *_parts(error.field)), error.message, f"{_name(place)}.{error.field} ") from None
+        except ValidationError as error:
+            raise self._error((*place, "tools"), error.errors()[0]["msg"]) from None
+
+    def _toolset_file(self, place: KeyPath, value: object) -> Toolset:
+        """The toolset of a JSON file, as `toolgraft tools set` takes it."""
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise self._error(place, "must be the path of a JSON file with tools")
+        path = self._path.parent / Path(value).expanduser()
+        self._files.append(path)
+        try:
+            document = json.loads(path.read_bytes())
+            return toolset_of({"tools": document} if isinstance(document, list) else document)
+        except OSError as error:
+            raise self._error(place, f"{path}: {error.strerror or error}") from None
+        except json.JSONDecodeError as error:
+            raise self._error(place, f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+        except ValidationError as error:
+            raise self._error(place, f"{path}: {error.errors()[0]['msg']}") from None
+        except (ValueError, RecursionError) as error:  # BadTool is a ValueError
+            raise self._error(place, f"{path}: {error}") from None
+
+    def _table(self, place: KeyPath) -> Document:
+        value: Any = self._document.values
+        for key in place:
+            value = value.get(key, {})
+        if not isinstance(value, dict):
+            raise self._error(place, f"is {_kind(value)}; must be a table, such as [{_name(place)}]")
+        return value
+
+    def _texts(self, place: KeyPath, value: object) -> list[str]:
+        if not isinstance(value, list):
+            raise self._error(place, f'is {_kind(value)}; must be a list of texts, such as ["…"]')
+        for index, item in enumerate(value):
+            if not isinstance(item, str):
+                raise self._error(
+                    (*place, index), f"is {_kind(item)}; must be a text", f"{_name(place)}: item {index + 1} "
+                )
+        return value
+
+    def _line(self, place: KeyPath) -> int:
+        return self._document.line_of(place)
+
+    def _error(self, place: KeyPath, message: str, subject: str | None = None) -> ConfigError:
+        """`subject`: what the message is about, if it is not the value at this place."""
+        return ConfigError(
+            f"{self._path}:{self._line(place)}: {f'{_name(place)} ' if subject is None else subject}{message}"
+        )
+
+
+def option_text(value: str | bool | float) -> str:
+    """An option's value, close to how it was written."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def _leaves(place: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves((*place, key), item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves((*place, index), item)
+    else:
+        yield place, value
+
+
+def _unknown(name: str, known: Collection[str], *, at_top: bool = False) -> str:
+    """What to say of an unknown key: the nearest known one, or all if none is near and they are few."""
+    if near := difflib.get_close_matches(name.removeprefix("graft_"), known, 1):
+        return f"is unknown; did you mean {near[0]}?"
+    if at_top and (near := difflib.get_close_matches(name.removeprefix("graft_"), _OPTIONS, 1)):
+        return f"is unknown; did you mean {near[0]} below [options]?"
+    names = f"known are {', '.join(known)}" if len(known) < 20 else "docs/options.md lists the options, without graft_"
+    return f"is unknown; {names}"
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a table"}
+    return kinds[type(value)]
+
+
+def _name(place: KeyPath) -> str:
+    """A place as people write it: `sessions.work.tools[0]`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return text.removeprefix(".") or "the document"
+
+
+def _parts(name: str) -> KeyPath:
+    """The place that a name like `tools[0].parameters` stands for."""
+    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", name))
