@@ -25,6 +25,13 @@ OPTIONS: tuple[Option, ...] = (
         "A toolgraft.toml, which sets other options, MCP servers and sessions. `toolgraft serve` finds it, or takes it "
         "from `--config FILE`.",
     ),
+    Option(
+        "graft_config_trusted",
+        str,
+        "off",
+        "`on` uses `graft_config` only with the contents that `toolgraft trust` has recorded. `toolgraft serve` sets "
+        "it for a file of the working folder.",
+    ),
     Option("graft_session", str, "default", "The session of requests that do not name one."),
     Option(
         "graft_client_tools",

@@ -77,6 +77,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     config: str = ""
+    config_trusted: Literal["on", "off"] = "off"
     session: SessionName = "default"
     client_tools: Literal["strip", "keep"] = "strip"
     delivery: Delivery = "auto"

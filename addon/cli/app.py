@@ -68,6 +68,7 @@ def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] 
 
 
 app.add_typer(config.app, name="config")
+app.command("trust")(config.trust)
 app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("status")(status.status)

@@ -79,23 +79,55 @@ def check(
     print(output.plain(f"{_summary(found)}: nothing is wrong"))
 
 
+def trust(
+    path: Annotated[
+        str | None, typer.Argument(help="Default: the toolgraft.toml of this folder.", metavar="FILE")
+    ] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Trust the file no longer.")] = False,
+) -> None:
+    """Trust the toolgraft.toml of this folder as it is now, so that a proxy that is started here uses it.
+
+    It prints what the file would run. If the file changes, it is not used until it is trusted anew. The files that it
+    names, such as tools files, may change.
+    """
+    from addon.config_file.places import local_file
+    from addon.config_file.reading import parse_config, read_file
+    from addon.config_file.trust import distrust
+    from addon.config_file.trust import trust as record
+
+    file = local_file() if path is None else Path(path).absolute()
+    try:
+        if revoke:
+            print(output.plain(f"{file}: {'no longer trusted' if distrust(file) else 'was not trusted'}"))
+            return
+        content = read_file(file)
+        found = parse_config(file, content)
+        record(file, content)
+    except (OSError, ValueError) as error:
+        output.fail(str(error))
+    print(output.plain(f"trusted as it is now: {_summary(found)}"))
+    for line in found.programs:
+        print(output.plain(f"  {line}"))
+
+
 def _read(named: str | None) -> "ConfigFile | None":
     from addon.config_file.places import chosen_file
-    from addon.config_file.reading import ConfigError, load_config
+    from addon.config_file.reading import load_config
 
-    path = chosen_file(named)
-    if path is None:
-        return None
     try:
-        return load_config(path)
-    except ConfigError as error:
+        chosen = chosen_file(named)
+        if chosen.notice is not None:
+            output.note(chosen.notice)
+        return None if chosen.path is None else load_config(chosen.path, trusted=chosen.trusted)
+    except (OSError, ValueError) as error:
         output.fail(str(error))
 
 
 def _summary(file: "ConfigFile") -> str:
     """The file and how much it sets."""
-    counts = [(len(file.options), "option"), (len(file.modes), "mode"), (len(file.sessions), "session")]
+    counts = [
+        *((len(file.options), "option"), (len(file.modes), "mode")),
+        *((len(file.servers), "MCP server"), (len(file.sessions), "session")),
+    ]
     parts = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts if number]
-    if file.servers:
-        parts.append("MCP servers")
     return f"{file.path} ({', '.join(parts) or 'empty'})"

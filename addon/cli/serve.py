@@ -27,10 +27,10 @@ _WEB_DEFAULTS = (("web_port", ("web_port=8082",)),)  # mitmweb's own default is 
 
 
 def arguments(
-    given: Sequence[str], interface: str = "mitmdump", config: Path | None = None, modes: Sequence[str] = ()
+    given: Sequence[str], interface: str = "mitmdump", config: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments of mitmproxy: toolgraft's defaults, then those given by the user. `config`: a toolgraft.toml, and
-    `modes`: those that it has, which replace the default.
+    """The arguments of mitmproxy: toolgraft's defaults, then those given by the user. `config`: the options that name a
+    toolgraft.toml, and `modes`: those that it has, which replace the default.
 
     Defaults are `--set` options: config.yaml takes precedence over these, and mitmproxy's own flags (--mode, -p) over
     both. A default is left out if the user sets the same option: mitmproxy would add a second mode, and refuse a
@@ -40,8 +40,7 @@ def arguments(
     defaults = _DEFAULTS + (_WEB_DEFAULTS if interface == "mitmweb" else ())
     if modes:
         defaults = (*defaults[:-1], ("mode", tuple(f"mode={mode}" for mode in modes)))
-    if config is not None:
-        defaults += (("graft_config", (f"graft_config={config}",)),)
+    defaults += tuple((option.partition("=")[0], (option,)) for option in config)
     values = [value for name, found in defaults if name not in own for value in found]
     return ["-s", str(_ADDON / "entry.py"), *(word for value in values for word in ("--set", value)), *given]
 
@@ -79,8 +78,9 @@ def config_of(given: Sequence[str]) -> tuple[str | None, list[str]]:
         raise ValueError(f"--config is given {len(values)} times: give it once")
     if values and not values[0]:
         raise ValueError("--config needs the path of a toolgraft.toml")
-    if "graft_config" in _options_set(others):
-        raise ValueError("graft_config cannot be set: use --config FILE")
+    for name in ("graft_config", "graft_config_trusted"):
+        if name in _options_set(others):
+            raise ValueError(f"{name} cannot be set: use --config FILE")
     return (values[0] if values else None), others
 
 
@@ -123,16 +123,22 @@ def serve(given: Sequence[str]) -> NoReturn:
     os.execv(program, [program, *line])
 
 
-def _checked_config(named: str | None) -> tuple[Path | None, Sequence[str]]:
-    """The toolgraft.toml to use, and its modes. Raises ValueError if something in it is wrong."""
+def _checked_config(named: str | None) -> tuple[Sequence[str], Sequence[str]]:
+    """The options that name the toolgraft.toml to use, and its modes. Raises ValueError if something in it is wrong."""
     from addon.config_file.places import chosen_file
 
-    path = chosen_file(named)
-    if path is None:
-        return None, ()
+    try:
+        chosen = chosen_file(named)
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    if chosen.notice is not None:
+        print(f"toolgraft: {chosen.notice}", file=sys.stderr)
+    if chosen.path is None:
+        return (), ()
     from addon.config_file.reading import load_config
 
-    return path, load_config(path).modes
+    modes = load_config(chosen.path, trusted=chosen.trusted).modes
+    return [f"graft_config={chosen.path}", *(["graft_config_trusted=on"] if chosen.trusted else ())], modes
 
 
 def _open_outputs() -> None:

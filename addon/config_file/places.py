@@ -1,10 +1,20 @@
-"""Where a toolgraft.toml is looked for."""
+"""Where a toolgraft.toml is looked for, and which one is used."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
 NAME = "toolgraft.toml"
+
+
+class Choice(NamedTuple):
+    """The file to use, None if there is none. `trusted`: it is in the working folder, and used only with the contents
+    that the user trusts. `notice`: why the file of the working folder is not used."""
+
+    path: Path | None
+    trusted: bool = False
+    notice: str | None = None
 
 
 def user_file() -> Path:
@@ -12,9 +22,27 @@ def user_file() -> Path:
     return Path(platformdirs.user_config_dir("toolgraft")) / NAME
 
 
-def chosen_file(given: str | None) -> Path | None:
-    """The file to use: the one that `--config` gives, else the user's if it exists. Absolute."""
+def local_file() -> Path:
+    """The file in the working folder, which need not exist."""
+    return Path.cwd() / NAME
+
+
+def chosen_file(given: str | None) -> Choice:
+    """The file that `--config` gives, else that of the working folder if it is trusted, else the user's. Paths are
+    absolute. Raises OSError or ValueError if it cannot be found out what is trusted."""
     if given is not None:
-        return Path(given).absolute()
-    found = user_file()
-    return found if found.exists() else None
+        return Choice(Path(given).absolute())
+    local, own = local_file(), user_file()
+    users = own if own.exists() else None
+    if not local.exists() or (users is not None and local.samefile(users)):
+        return Choice(users)
+    from addon.config_file.reading import ConfigError, read_file  # slow
+    from addon.config_file.trust import untrusted
+
+    try:
+        why = untrusted(local, read_file(local))
+    except ConfigError as error:
+        return Choice(users, notice=f"{error}: it is not used")
+    if why is None:
+        return Choice(local, trusted=True)
+    return Choice(users, notice=f"{local} is not used: {why}. Read it, and then run `toolgraft trust`")

@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,13 @@ from addon.core.tools.positions import BadTool
 from addon.graft.toolsets import toolset_of
 from addon.options import OPTIONS, Option
 from addon.settings import Settings, explain
+from addon.urls import redacted
 from store.models import SESSION_FORM, SESSION_NAME, Policy, Toolset
 
 _TABLES = ("modes", "options", "mcpServers", "sessions")
-_OPTIONS = {option.name.removeprefix("graft_"): option for option in OPTIONS if option.name != "graft_config"}
+_OPTIONS = {
+    option.name.removeprefix("graft_"): option for option in OPTIONS if not option.name.startswith("graft_config")
+}
 _PATHS = ("tools", "mcp", "record", "state")
 """Options that are paths: in the file they start from its folder."""
 _TOOLS = ("tools", "tool_config", "tool_choice")
@@ -44,17 +48,24 @@ class SessionEntry:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """`options`: by full name, as mitmproxy's options take them. `servers`: whether the file has MCP servers, which
-    `read_servers` reads. `lines`: of each option, by full name. `files`: the other files whose contents are part of
-    it."""
+    """`options`: by full name, as mitmproxy's options take them. `servers`: the MCP servers by name, each with its
+    command or URL; `read_servers` reads them. `lines`: of each option, by full name. `files`: the other files whose
+    contents are part of it."""
 
     path: Path
     options: Mapping[str, str | list[str]] = field(default_factory=dict)
     modes: tuple[str, ...] = ()
-    servers: bool = False
+    servers: Mapping[str, str] = field(default_factory=dict)
     sessions: Mapping[str, SessionEntry] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
+
+    @property
+    def programs(self) -> list[str]:
+        """What the file runs or connects to, one line each."""
+        tools = [f"runs {path}" for path in self.options.get("graft_tools", ())]
+        mcp = [f"starts the MCP servers of {path}" for path in self.options.get("graft_mcp", ())]
+        return [*tools, *mcp, *(f"MCP server {name}: {what}" for name, what in self.servers.items())]
 
     def place_of(self, option: str) -> str:
         """`FILE:LINE` of an option."""
@@ -73,9 +84,19 @@ def read_file(path: Path) -> bytes:
     return content
 
 
-def load_config(path: Path) -> ConfigFile:
-    """Raises ConfigError."""
-    return parse_config(path, read_file(path))
+def load_config(path: Path, *, trusted: bool = False) -> ConfigFile:
+    """`trusted`: only the contents that the user trusts are used. Raises ConfigError."""
+    content = read_file(path)
+    if trusted:
+        from addon.config_file.trust import untrusted
+
+        try:
+            why = untrusted(path, content)
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+        if why is not None:
+            raise ConfigError(f"{path}: {why}: read it, and then run `toolgraft trust {path}`")
+    return parse_config(path, content)
 
 
 def parse_config(path: Path, content: bytes) -> ConfigFile:
@@ -177,18 +198,21 @@ class _Reader:
                 ) from None
         return tuple(modes)
 
-    def _servers(self) -> bool:
+    def _servers(self) -> dict[str, str]:
         servers = self._table(("mcpServers",))
         if not servers:
-            return False
+            return {}
         from addon.tools.base import SourceError  # slow, and not needed without servers
         from addon.tools.mcp_config import check_servers
 
         try:
-            check_servers({"mcpServers": servers}, lambda place: f"{self._path}:{self._line(place)}")
+            found = check_servers({"mcpServers": servers}, lambda place: f"{self._path}:{self._line(place)}")
         except SourceError as error:
             raise ConfigError(str(error)) from None
-        return True
+        return {
+            name: shlex.join([one.command, *one.args]) if one.command is not None else redacted(one.url)
+            for name, one in found.items()
+        }
 
     def _sessions(self) -> dict[str, SessionEntry]:
         found = {}
@@ -230,10 +254,10 @@ class _Reader:
         path = self._path.parent / Path(value).expanduser()
         self._files.append(path)
         try:
-            document = json.loads(path.read_bytes())
+            document = json.loads(read_file(path))
             return toolset_of({"tools": document} if isinstance(document, list) else document)
-        except OSError as error:
-            raise self._error(place, f"{path}: {error.strerror or error}") from None
+        except ConfigError as error:
+            raise self._error(place, str(error)) from None
         except json.JSONDecodeError as error:
             raise self._error(place, f"{path}:{error.lineno}: not JSON: {error.msg}") from None
         except ValidationError as error:

@@ -31,7 +31,7 @@ def setting_rows(
     rows = []
     for option in OPTIONS:
         name, variable = option.name, VARIABLES.get(option.name, "")
-        if name == "graft_config":
+        if name.startswith("graft_config"):
             continue
         if name in yaml:
             value, source = _of_yaml(yaml[name], is_text=option.typespec is str), "config.yaml"

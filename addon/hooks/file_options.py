@@ -25,7 +25,7 @@ class FileOptions:
         """`given`: the options that are set elsewhere, and where. Raises ConfigError."""
         if not options.graft_config:
             return
-        self.config = load_config(Path(options.graft_config))
+        self.config = load_config(Path(options.graft_config), trusted=options.graft_config_trusted != "off")
         without = overruled(given, os.environ)
         self._taken = {name: value for name, value in self.config.options.items() if name not in without}
         options.update(**self._taken)

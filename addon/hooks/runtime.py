@@ -52,21 +52,9 @@ from store.factory import open_url
 logger = logging.getLogger("toolgraft")
 
 FIXED = (
-    *(
-        "config",
-        "tools",
-        "mcp",
-        "mcp_pin",
-        "store",
-        "durability",
-        "cache_bytes",
-        "state",
-        "ttl",
-        "control",
-        "token",
-        "egress",
-    ),
-    *("max_tools", "max_tool", "max_line", "max_body", "max_connections", "max_headers", "header_timeout"),
+    *("config", "config_trusted", "tools", "mcp", "mcp_pin", "store", "durability", "cache_bytes", "state", "ttl"),
+    *("control", "token", "egress", "max_tools", "max_tool", "max_line", "max_body", "max_connections"),
+    *("max_headers", "header_timeout"),
 )
 """Settings that cannot change while the proxy runs."""
 

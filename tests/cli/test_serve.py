@@ -122,11 +122,11 @@ def test_another_use_of_the_configuration_file_is_refused(given: list[str], mess
 
 
 def test_modes_of_the_file_replace_the_default_and_those_given_replace_both() -> None:
-    path, modes = Path("/etc/toolgraft.toml"), ("regular@9000",)
+    config, modes = ["graft_config=/etc/toolgraft.toml"], ("regular@9000",)
     own = ["--set", "mode=regular@9000", "--set", "graft_config=/etc/toolgraft.toml"]
-    assert arguments([], config=path, modes=modes) == [*ENTRY, *LAZY, *HOST, *LOCAL, *own]
-    assert arguments([], config=path)[-2:] == own[-2:]
-    assert "mode=regular@9000" not in arguments(["--set", "mode=regular"], config=path, modes=modes)
+    assert arguments([], config=config, modes=modes) == [*ENTRY, *LAZY, *HOST, *LOCAL, *own]
+    assert arguments([], config=config)[-2:] == own[-2:]
+    assert "mode=regular@9000" not in arguments(["--set", "mode=regular"], config=config, modes=modes)
 
 
 @pytest.mark.e2e

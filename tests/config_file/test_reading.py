@@ -53,7 +53,8 @@ toolset = "more.json"
         "graft_record": str(tmp_path / "out.mitm"),
         "graft_allow_hosts": ["a.example"],
     }
-    assert (found.modes, found.servers) == (("regular@8080", "reverse:http://127.0.0.1:9@8081"), True)
+    assert found.modes == ("regular@8080", "reverse:http://127.0.0.1:9@8081")
+    assert found.programs == [f"runs {tmp_path}/tools.py", "runs /abs.py", "MCP server time: false"]
     assert found.place_of("graft_stream") == f"{tmp_path}/toolgraft.toml:7"
     work, more, plain = (found.sessions[name] for name in ("work", "more", "plain"))
     assert work.policy == Policy(delivery="hold")

@@ -35,6 +35,7 @@ WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
 PATHS = ("", "\x00", "/nonexistent/\x1b[31m", "/dev/null/x")
 WRONG: dict[str, tuple[str, ...]] = {
     "config": ("\x00", "/nonexistent/x.toml", "/dev/null/x", "/"),
+    "config_trusted": WORDS,
     "session": ("", "two words", ".", "ä", "x" * 65, "a/b", "\x00", "a\n"),
     "client_tools": WORDS,
     "delivery": WORDS,
