@@ -18,6 +18,7 @@ from addon.cli import (
     console,
     demo,
     fake_gemini,
+    init,
     replay,
     sessions,
     status,
@@ -67,6 +68,7 @@ def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] 
     start(arguments or [])
 
 
+app.command("init")(init.init)
 app.add_typer(config.app, name="config")
 app.command("trust")(config.trust)
 app.add_typer(token.app, name="token")
