@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
+from addon.core.history.calls import calls_in
 
 WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
 
@@ -62,30 +63,40 @@ class Ended(NamedTuple):
 Loop = Generator[Send | RunTools, Round | Sequence[Document], Ended]
 
 
-def tool_loop(max_rounds: int, before: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> Loop:
+def tool_loop(
+    max_rounds: int,
+    before: Sequence[Document] = (),
+    rounds: int = 0,
+    mode: str | None = None,
+    max_calls: int | None = None,
+) -> Loop:
     """The loop of one client request. A loop that continues gets the Contents of its earlier `rounds` in `before`, and
-    the function calling mode of the last one in `mode`."""
+    the function calling mode of the last one in `mode`. Once the loop has had `max_calls` calls, the model may make no
+    more."""
     added = list(before)
+    calls = sum(len(calls_in([content])) for content in before if content.get("role") == "model")
     wrong_before = False
     mode = mode or ("AUTO" if before else None)
     for number in range(min(rounds, max_rounds - 1) + 1, max_rounds + 1):
-        asked = Send(tuple(added), "NONE" if number == max_rounds else mode)
+        is_last = number == max_rounds or (max_calls is not None and calls >= max_calls)
+        asked = Send(tuple(added), "NONE" if is_last else mode)
         reply = yield asked
         assert isinstance(reply, Round)
         while reply.token is not None:
             reply = yield asked._replace(token=reply.token)
             assert isinstance(reply, Round)
         if reply.finish in WRONG_CALLS:
-            if wrong_before or number == max_rounds:
+            if wrong_before or is_last:
                 return Ended(End.FAILED, number)
             wrong_before = True
             continue
         if not reply.calls:
             return Ended(End.ANSWERED, number)
-        if not reply.runnable or number == max_rounds:
+        if not reply.runnable or is_last:
             return Ended(End.DELIVERED, number)
         responses = yield RunTools(reply.calls)
         assert not isinstance(responses, Round)
+        calls += len(reply.calls)
         added += [reply.content, {"role": "user", "parts": list(responses)}]
         mode = "AUTO"
     raise AssertionError("the last round always returns")

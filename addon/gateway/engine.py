@@ -1,5 +1,6 @@
 """Runs one turn of a front door: a Gemini request is handled like any client's, and its answer is decoded."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -62,8 +63,10 @@ class Engine:
         *,
         turn_ids: Sequence[str],
         stream: bool,
+        max_tool_calls: int | None = None,
     ) -> AsyncGenerator[AsyncGenerator[Document]]:
         """`turn_ids`: the ledger's turns that the first model Contents of the request are known to be, else "".
+        `max_tool_calls`: how many calls of the session's tools the answer may have.
 
         The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
         early, for example because the client hangs up, the turn is cancelled. If it is left with an error, the answer
@@ -74,6 +77,7 @@ class Engine:
             self._address(model, caller.key, stream=stream),
             encode({**request, "contents": contents}),
             _by_place(contents, turn_ids),
+            max_tool_calls,
         )
         async with self._reported(caller, model, handover, stream=stream) as turn:
             async with aclosing(self._output(caller, sent, handover, turn)) as output:
@@ -147,6 +151,8 @@ class Engine:
             config = await grafter.door_config(caller.session)
         except GraftFailed as error:
             raise TurnFailed(500, f"toolgraft: {error}") from error
+        if sent.max_tool_calls is not None:
+            config = dataclasses.replace(config, max_tool_calls=sent.max_tool_calls)
         outcome = await grafter.request(
             sent.target,
             config,
@@ -181,6 +187,7 @@ class Sent(NamedTuple):
     address: Address
     body: bytes
     turn_ids: Mapping[int, str] = {}
+    max_tool_calls: int | None = None
 
 
 class _Turn:

@@ -80,6 +80,11 @@ class Handover:
             await runner.settle_handover()
         self.runners.clear()
 
+    def begin_anew(self) -> None:
+        """Note that an attempt failed before anything of its answer was sent, and that another follows."""
+        self._is_settled = False
+        self.runners.clear()
+
     async def settle(self, *, whole: bool) -> None:
         """Note whether the client received the whole answer. Only the first call counts. Never raises."""
         if self._is_settled:

@@ -1,19 +1,20 @@
 """The turns of `/v1/responses`: each continues a history, asks Gemini, and is stored before its last event."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from addon.core.dialects.responses import (
     ResponsesRequest,
     Translator,
+    conversation_tools,
     events_of,
-    function_tools,
     stored_items,
 )
+from addon.core.dialects.responses.truncation import shortened, too_long
 from addon.core.framing.documents import Document
 from addon.core.history.pairing import join_responses
-from addon.core.tools.tool_plan import declared_names
 from addon.gateway.answers import is_final
 from addon.gateway.conversations import (
     Conversation,
@@ -32,6 +33,9 @@ from addon.gateway.streaming import ending_problem
 from addon.gateway.upstream_factory import Caller
 
 type Events = list[Document]
+
+_MOST_CUTS = 4
+"""How often a request that is too long is sent again, shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,7 @@ class ResponseTurns:
                 if turn.owed:
                     yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
                     return
-                async with self.engine.answer(
-                    caller,
-                    parsed.model,
-                    turn.request,
-                    handover,
-                    turn_ids=conversation.turn_ids,
-                    stream=parsed.stream,
-                ) as documents:
+                async with self._answer(caller, turn) as documents:
                     async for document in documents:
                         finished = finished or is_final(document)
                         yield turn.translator.feed(document)
@@ -133,6 +130,37 @@ class ResponseTurns:
                     raise
                 yield turn.translator.fail(*google_error(ending_problem()))
 
+    @asynccontextmanager
+    async def _answer(self, caller: Caller, turn: _Turn) -> AsyncGenerator[AsyncIterator[Document]]:
+        """As `Engine.answer`. With `truncation: auto` the request is sent again without its oldest turns while Gemini
+        says that it is too long."""
+        contents, turn_ids = turn.request["contents"], list(turn.conversation.turn_ids)
+        for left in range(_MOST_CUTS if turn.parsed.truncates else 0, -1, -1):
+            accepted = False
+            try:
+                async with self.engine.answer(
+                    caller,
+                    turn.parsed.model,
+                    {**turn.request, "contents": contents},
+                    turn.handover,
+                    turn_ids=turn_ids,
+                    stream=turn.parsed.stream,
+                    max_tool_calls=turn.parsed.max_tool_calls,
+                ) as documents:
+                    first = await anext(documents, None) if left else None
+                    accepted = True
+                    yield documents if first is None else _chained(first, documents)
+                    return
+            except TurnFailed as error:
+                fitting = too_long(error.message) if left and not accepted else None
+                shorter = None if fitting is None else shortened(contents, fitting)
+                if shorter is None:
+                    raise
+            gone = contents[: len(contents) - len(shorter)]
+            del turn_ids[: sum(content.get("role") == "model" for content in gone)]
+            contents = shorter
+            turn.handover.begin_anew()
+
     async def _turn(
         self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover, local: LocalHistory | None
     ) -> _Turn:
@@ -143,16 +171,14 @@ class ResponseTurns:
         if added.missing and parsed.parallel is None:
             one_by_one = bool(conversation.settings.one_by_one or past.step)
         settings = ConversationSettings(
-            conversation.settings.tools if parsed.declarations is None else _tools(parsed.declarations),
+            conversation.settings.tools if parsed.tools is None else parsed.tools,
             [*(conversation.settings.system or ()), *parsed.input.system] or None,
             one_by_one or None,
         )
-        declared = [one for tool in settings.tools or () for one in tool.get("functionDeclarations", ())]
-        names = [name for tool in settings.tools or () for name in declared_names(tool)]
         request: Document = {"contents": join_responses([*conversation.contents, *added.contents])}
         members = {
             "tools": settings.tools,
-            "toolConfig": parsed.tool_config(names),
+            "toolConfig": parsed.tool_config(settings.tools or ()),
             "systemInstruction": parsed.system_instruction(conversation.settings.system or ()),
             "generationConfig": parsed.generation_config or None,
             "serviceTier": parsed.service_tier,
@@ -164,7 +190,7 @@ class ResponseTurns:
             response_id,
             new_id=new_id,
             now=self.store.clock,
-            tools=function_tools(declared) if parsed.declarations is None and declared else None,
+            tools=conversation_tools(settings.tools) if parsed.tools is None and settings.tools else None,
             one_by_one=one_by_one,
             seal=lambda text: self._sealing.seal(text, "signatures"),
         )
@@ -230,5 +256,7 @@ class ResponseTurns:
         )
 
 
-def _tools(declarations: list[Document]) -> list[Document]:
-    return [{"functionDeclarations": declarations}] if declarations else []
+async def _chained(first: Document, rest: AsyncIterator[Document]) -> AsyncIterator[Document]:
+    yield first
+    async for document in rest:
+        yield document

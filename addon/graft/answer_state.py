@@ -82,9 +82,17 @@ class AnswerState:
             goes_on=self.rounds.is_answered_here,
             continues=self.rounds.continues,
             before=before.resumed(anew=not self.is_later_round) if before is not None else None,
-            limits=Limits(self.settings.max_calls, self.settings.max_args),
+            limits=Limits(self._calls_left(), self.settings.max_args),
             max_event=self.settings.max_event,
         )
+
+    def _calls_left(self) -> int:
+        """How many calls the present step may have."""
+        most, whole = self.settings.max_calls, self.exchange.config.max_tool_calls
+        if whole is None:
+            return most
+        made = sum(slot.call_id is not None for step in self.journal.steps for slot in step.slots)
+        return min(most, max(whole - made, 0))
 
     def saves(self, *, complete: bool = False) -> Sequence[Effect]:
         """Store news before they go out, and begin the calls that are run."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
 from addon.core.framing.documents import Document, decode, get, index_of, objects
 from addon.core.history.request import Request
-from addon.core.toolloop import WRONG_CALLS, End, Ended, Round, RunTools, Send, tool_loop
+from addon.core.toolloop import WRONG_CALLS, End, Ended, Loop, Round, RunTools, Send, tool_loop
 from addon.graft.exchange import Exchange, Paused
 from addon.graft.owners import Owners
 from addon.graft.resumption import Resumption
@@ -35,7 +35,7 @@ class Rounds:
         self.number = 0
         self._exchange = exchange
         self._request = request
-        self._loop = None if request is None else tool_loop(exchange.config.max_rounds)
+        self._loop = None if request is None else _tool_loop(exchange)
         self._owners = owners
         self.has_one_candidate = _candidate_count(exchange.request) == 1
         self.runs_calls = request is not None and self.has_one_candidate and _runs_calls(exchange)
@@ -60,7 +60,7 @@ class Rounds:
         assert self._loop is not None
         if (before := self._exchange.resumes) is not None and not self.number:
             self.number = before.rounds - 1
-            self._loop = tool_loop(self._exchange.config.max_rounds, before.added, self.number, before.mode)
+            self._loop = _tool_loop(self._exchange, before.added, self.number, before.mode)
         asked = next(self._loop)
         assert isinstance(asked, Send)
         return self._sent(asked)
@@ -77,7 +77,7 @@ class Rounds:
         if len(resumption.steps) > (0 if earlier is None else len(earlier.steps)):
             self._token = None  # its rest is complete
         self.number = resumption.rounds
-        self._loop = tool_loop(self._exchange.config.max_rounds, before, resumption.rounds)
+        self._loop = _tool_loop(self._exchange, before, resumption.rounds)
         return self.first()
 
     def after(self, candidates: Sequence[Candidate], token: str | None = None) -> RunTools | bytes | Over:
@@ -186,6 +186,10 @@ class Rounds:
                 part = {**part, "functionCall": {**call, "name": names.get(used, used)}}
             named.append(part)
         return named
+
+
+def _tool_loop(exchange: Exchange, before: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> Loop:
+    return tool_loop(exchange.config.max_rounds, before, rounds, mode, exchange.config.max_tool_calls)
 
 
 def has_wrong_calls(state: Candidate) -> bool:

@@ -34,6 +34,7 @@ class SessionConfig:
     tool_timeout: float
     approval_timeout: float
     answer_timeout: float
+    max_tool_calls: int | None = None  # of the request, for the whole answer
     flattens: bool = False  # whether undeclared calls in the history become text, as with `strip`
 
     @property

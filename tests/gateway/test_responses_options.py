@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from addon.core.framing.documents import Document
@@ -12,8 +13,8 @@ from addon.fake_gemini.server import StrictGemini
 from addon.settings import ModelAlias, parse_model_alias
 from tests.gateway.conftest import MODEL, House
 from tests.gateway.test_compatible import Lists
-from tests.gateway.test_responses import TOOLS, text
-from tests.loop.conftest import says
+from tests.gateway.test_responses import TOOLS, calls, output, text
+from tests.loop.conftest import google_error, says
 
 ALIASES = [parse_model_alias(one) for one in ("gpt-5=gemini-3-flash", "team/fast=models/gemini-2.5-flash")]
 
@@ -158,3 +159,82 @@ async def test_log_probabilities_of_an_answer(house: House) -> None:
     response = await house.respond("2+2?", include=["message.output_text.logprobs"])
     (found,) = response["output"][0]["content"][0]["logprobs"]
     assert (found["token"], found["logprob"], json.dumps(found["bytes"])) == ("4", -0.1, "[52]")
+
+
+def too_long() -> httpx2.Response:
+    error = google_error(400, "INVALID_ARGUMENT")
+    error["error"]["message"] = "The input token count (3000) exceeds the maximum number of tokens allowed (1000)."
+    return httpx2.Response(400, json=error)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_oldest_turns_of_a_history_that_is_too_long_are_left_out(house: House, stream: bool) -> None:
+    upstream = house.upstream(
+        [says("Well, " * 50, finish="STOP")], [says("b", finish="STOP")], too_long(), [says("c", finish="STOP")]
+    )
+    for words in ("one", "two"):
+        await house.respond(words, conversation="c")
+    given: Any = {"truncation": "auto", "conversation": "c"}
+    response = (
+        (await house.respond_stream("three", **given))[-1]["response"]
+        if stream
+        else await house.respond("three", **given)
+    )
+    assert (response["truncation"], text(response)) == ("auto", "c")
+    sizes = [len(body["contents"]) for body in upstream.bodies]
+    assert sizes == [1, 3, 5, 3]
+    assert upstream.bodies[-1]["contents"][0]["parts"] == [{"text": "two"}]
+    assert len(await house.store.history("default", response["id"])) == 3, "the conversation keeps all of it"
+    upstream.rounds = [[says("d", finish="STOP")]]
+    assert text(await house.respond("three", **given)) == "d", "the answer was delivered, so this is a new request"
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds"), [({}, 1), ({"truncation": "disabled"}, 1), ({"truncation": "auto"}, 1)], ids=str
+)
+async def test_an_input_that_cannot_be_shorter_is_refused(house: House, given: Document, rounds: int) -> None:
+    upstream = house.upstream(too_long())
+    error = (await house.respond("one", 400, **given))["error"]
+    assert "maximum number of tokens" in error["message"]
+    assert len(upstream.bodies) == rounds
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_the_session_s_tools_are_called_so_often_and_no_more(
+    home: House, gemini: StrictGemini, stream: bool, most: int
+) -> None:
+    runs: list[int] = []
+
+    async def get_news(n: int) -> str:
+        runs.append(n)
+        return f"news {n}"
+
+    home.proxy.tools.add("get_news", get_news, {"type": "object", "properties": {"n": {"type": "integer"}}})
+    await home.open()
+    words = 'call get_news {"n": 1} and call get_news {"n": 2} then call get_news {"n": 3} then call get_news {"n": 4}'
+    given: Any = {"max_tool_calls": most}
+    response = (
+        (await home.respond_stream(words, **given))[-1]["response"] if stream else await home.respond(words, **given)
+    )
+    assert response["max_tool_calls"] == most
+    assert response["status"] == "completed"
+    assert sorted(runs) == list(range(1, most + 1))
+    assert "news 1" in text(response)
+    assert gemini.refused == []
+    last = gemini.requests[-1]["body"]["toolConfig"]["functionCallingConfig"]
+    assert last == {"mode": "NONE"}
+
+
+async def test_google_search_beside_functions(home: House, gemini: StrictGemini) -> None:
+    tools = [{"type": "web_search"}, *TOOLS]
+    response = await home.respond("call get_time {}", tools=tools, conversation="c")
+    assert [tool["type"] for tool in response["tools"]] == ["web_search", "function", "function"]
+    body = gemini.requests[-1]["body"]
+    assert body["tools"][1] == {"googleSearch": {}}
+    assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
+    (made,) = calls(response)
+    answered = await home.respond([output(made, hour=9)], conversation="c")
+    assert [tool["type"] for tool in answered["tools"]] == ["function", "function", "web_search"]
+    assert gemini.requests[-1]["body"]["tools"] == body["tools"]
+    assert gemini.refused == []

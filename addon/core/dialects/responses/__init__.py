@@ -7,12 +7,12 @@ history, a `Translator` writes the answer, and `error_document` writes errors. N
 from addon.core.dialects.responses.compaction import compacted, read_compaction
 from addon.core.dialects.responses.errors import error_document, error_status
 from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
-from addon.core.dialects.responses.invalid import Invalid
+from addon.core.dialects.responses.invalid import Invalid, Unsupported
 from addon.core.dialects.responses.items import is_reference
 from addon.core.dialects.responses.past import AddedContents, StoredCalls
 from addon.core.dialects.responses.replay import events_of
 from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
-from addon.core.dialects.responses.tools import function_tools
+from addon.core.dialects.responses.tools import conversation_tools
 from addon.core.dialects.responses.translator import Translator, sse
 
 __all__ = [
@@ -21,11 +21,12 @@ __all__ = [
     "ResponsesRequest",
     "StoredCalls",
     "Translator",
+    "Unsupported",
     "compacted",
+    "conversation_tools",
     "error_document",
     "error_status",
     "events_of",
-    "function_tools",
     "input_page",
     "is_reference",
     "read_compaction",

@@ -16,6 +16,7 @@ _PREFIXES = {
     "function_call_output": "fco",
     "reasoning": "rs",
     "compaction": "cmp",
+    "web_search_call": "ws",
 }
 _DATA = ("image_url", "file_data")
 _LIMIT, _MOST = 20, 100
@@ -87,7 +88,7 @@ def _completed(item: Document) -> Document:
     kind = item.get("type", "message")
     if kind == "reasoning":
         return {"summary": [], **item}
-    if kind == "compaction":
+    if kind in ("compaction", "web_search_call"):
         return item
     item = {"type": kind, "status": "completed", **item}
     if kind == "function_call_output" and isinstance(item["output"], list):

@@ -18,7 +18,7 @@ from addon.core.history.calls import response_of
 Part = Document
 
 _ROLES = ("user", "assistant", "system", "developer")
-_TYPES = ("message", "function_call", "function_call_output", "reasoning", "compaction")
+_TYPES = ("message", "function_call", "function_call_output", "reasoning", "compaction", "web_search_call")
 _SUMMARY = "A summary of the conversation so far, which stands for its messages:\n\n"
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", re.IGNORECASE)
 _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
@@ -82,6 +82,9 @@ def read_input(value: object, unseal: Unseal = nothing_sealed) -> Input:
     places: dict[tuple[type, str], str] = {}
     for index, item in enumerate(value):
         at = f"input[{index}]"
+        if isinstance(item, dict) and item.get("type") == "web_search_call":
+            fields(item, ("type", "id", "action", "status"), at)  # Gemini has no place for it
+            continue
         if isinstance(item, dict) and item.get("type") == "reasoning":
             carried += _reasoning(item, at, unseal)
             continue

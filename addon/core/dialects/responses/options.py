@@ -37,18 +37,17 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "background": ((False,), "responses are created synchronously"),
     "context_management": (([],), "a history is always sent whole"),
     "image": (({}, {"context_compression": "auto"}), "Gemini has no such setting"),
-    "max_tool_calls": ((), "Gemini's calls cannot be limited; a session's max_rounds limits the proxy's rounds"),
     "moderation": ((), "Gemini has its own moderation"),
     "prompt": ((), "prompts are stored at OpenAI; send the text as instructions and input"),
     "prompt_cache_options": (({}, {"mode": "implicit"}), "Gemini caches by itself"),
     "prompt_cache_retention": (("in_memory",), "Gemini caches by itself"),
-    "truncation": (("disabled",), "Gemini refuses input that is too long"),
 }
 # Hints for OpenAI's caches and abuse monitoring. They do not change the answer, and the response repeats them.
 LABELS = ("prompt_cache_key", "safety_identifier", "user")
 SIGNATURES = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
-INCLUDABLE = (SIGNATURES, LOGPROBS)
+SOURCES = "web_search_call.action.sources"
+INCLUDABLE = (SIGNATURES, LOGPROBS, SOURCES)
 _TIERS = {"auto": None, "default": None, "flex": "flex", "priority": "priority", "fast": "priority"}
 VERBOSITIES = {
     "low": "Answer as briefly as you can.",

@@ -27,6 +27,7 @@ class Items:
         self._open: Literal["message", "reasoning"] | None = None
         self._texts: list[str] = []
         self._logprobs: list[Document] = []
+        self._annotations: list[Document] = []
 
     def text(self, delta: str, logprobs: Sequence[Document] = ()) -> None:
         """Add text of the answer. `logprobs`: of its tokens, as the parts of a message have them."""
@@ -56,6 +57,31 @@ class Items:
         self._emit_for_item("response.function_call_arguments.done", arguments=arguments)
         self._finish(item | {"arguments": arguments, "status": "completed"})
 
+    @property
+    def open_text(self) -> str | None:
+        """The text of the message that is open; None if none is."""
+        return "".join(self._texts) if self._open == "message" else None
+
+    def annotate(self, annotations: Sequence[Document]) -> None:
+        """Add annotations to the open message."""
+        for annotation in annotations:
+            self._emit_for_item(
+                "response.output_text.annotation.added",
+                content_index=0,
+                annotation_index=len(self._annotations),
+                annotation=annotation,
+            )
+            self._annotations.append(annotation)
+
+    def search(self, action: Document) -> None:
+        """Add a complete web search. `action`: its queries, and its sources if they are asked for."""
+        self.close()
+        item: Document = {"id": self._new_id("ws"), "type": "web_search_call", "action": action}
+        self._add(item | {"status": "in_progress"})
+        for state in ("in_progress", "searching", "completed"):
+            self._emit_for_item(f"response.web_search_call.{state}")
+        self._finish(item | {"status": "completed"})
+
     def carried(self, sealed: str) -> None:
         """Add a reasoning item without words, for the client to carry."""
         self.close()
@@ -66,9 +92,10 @@ class Items:
     def close(self, status: Status = "completed") -> None:
         """End the open item, if any."""
         kind, text, logprobs = self._open, "".join(self._texts), self._logprobs
-        self._open, self._texts, self._logprobs = None, [], []
+        annotations = self._annotations
+        self._open, self._texts, self._logprobs, self._annotations = None, [], [], []
         if kind == "message":
-            part = _output_text(text, logprobs)
+            part = _output_text(text, logprobs, annotations)
             self._emit_for_item("response.output_text.done", content_index=0, text=text, logprobs=_of_event(logprobs))
             self._emit_for_item("response.content_part.done", content_index=0, part=part)
             self._finish(self.items[-1] | {"content": [part], "status": status})
@@ -96,8 +123,8 @@ class Items:
         self._emit(kind, place | members)
 
 
-def _output_text(text: str, logprobs: Sequence[Document] = ()) -> Document:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+def _output_text(text: str, logprobs: Sequence[Document] = (), annotations: Sequence[Document] = ()) -> Document:
+    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": list(logprobs)}
 
 
 def _of_event(logprobs: Sequence[Document]) -> list[Document]:

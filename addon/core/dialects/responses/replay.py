@@ -25,6 +25,9 @@ def events_of(response: Document) -> list[Event]:
             case "message":
                 part = item["content"][0]
                 items.text(part["text"], part["logprobs"])
+                items.annotate(part["annotations"])
+            case "web_search_call":
+                items.search(item["action"])
             case "reasoning" if not item["summary"]:
                 items.carried(item["encrypted_content"])
             case "reasoning":

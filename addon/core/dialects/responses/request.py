@@ -4,7 +4,7 @@
 ignored silently: unknown fields are refused. Pure: the body is never changed.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from addon.core.dialects.responses.invalid import (
     Unsupported,
     bad,
     boolean,
+    count,
     fields,
+    one_of,
     quoted,
     required,
     string,
@@ -29,13 +31,15 @@ from addon.core.dialects.responses.items import (
     read_input,
 )
 from addon.core.dialects.responses.leniency import Path, has, name_of, original, path_of, without
+from addon.core.dialects.responses.tools import tool_config as gemini_tool_config
 from addon.core.framing.documents import Document
 from addon.core.model_names import MODEL_NAME
 from addon.core.tools.tool_plan import generation, is_before
 
 _READ = (
     *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
-    *("presence_penalty", "frequency_penalty", "stop", "top_logprobs", "service_tier"),
+    *("presence_penalty", "frequency_penalty", "stop", "top_logprobs", "service_tier", "max_tool_calls"),
+    "truncation",
     *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
     "parallel_tool_calls",
 )
@@ -52,18 +56,20 @@ _MOST_LEFT_OUT = 64
 class ResponsesRequest:
     """A valid request. `raw_input`: its input, unchanged.
 
-    `declarations`: its tools as Gemini's functionDeclarations; None if it has none, then those of its conversation
-    apply. `parallel`: whether the calls of a step may be given out together; None if not set. `conversation`: its name.
-    `echo`: the members of a Response object that repeat the request. `shows_thoughts`: whether thoughts are shown.
-    `carries_signatures`: whether the response gives the client the model's signatures, sealed. `verbosity`: in
-    words for the model. `service_tier`: Gemini's name of it, if it is not the usual one.
+    `tools`: its tools as Gemini's; None if it has none, then those of its conversation apply. `parallel`: whether the
+    calls of a step may be given out together; None if not set. `conversation`: its name. `echo`: the members of a
+    Response object that repeat the request. `shows_thoughts`: whether thoughts are shown. `carries_signatures`: whether
+    the response gives the client the model's signatures, sealed. `shows_sources`: whether a web search is shown with
+    its sources. `truncates`: whether the oldest turns may be left out of a history that is too long. `max_tool_calls`:
+    of the session's tools. `verbosity`: in words for the model. `service_tier`: Gemini's name of it, if it is not the
+    usual one.
     """
 
     model: str
     raw_input: str | list[Document]
     input: Input
     instructions: str | None
-    declarations: list[Document] | None
+    tools: list[Document] | None
     tool_choice: Any
     parallel: bool | None
     generation_config: Document
@@ -74,6 +80,9 @@ class ResponsesRequest:
     stream: bool
     shows_thoughts: bool
     carries_signatures: bool
+    shows_sources: bool
+    truncates: bool
+    max_tool_calls: int | None
     verbosity: str | None
     service_tier: str | None
     echo: Document
@@ -96,10 +105,10 @@ class ResponsesRequest:
         parts = [*first, *earlier, *self.input.system, *last]
         return {"parts": parts} if parts else None
 
-    def tool_config(self, names: Collection[str]) -> Document | None:
-        """The toolConfig for `tool_choice`. `names`: the functions of the request or its conversation. Raises Invalid
-        for a choice of another function."""
-        return tools.tool_config(self.tool_choice, names)
+    def tool_config(self, tools: Sequence[Document]) -> Document | None:
+        """The toolConfig. `tools`: those of the request or its conversation. Raises Invalid for a choice of another
+        function."""
+        return gemini_tool_config(self.tool_choice, tools, self.model)
 
 
 def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequest:
@@ -114,7 +123,7 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
     if not MODEL_NAME.fullmatch(model):
         raise bad("model", f"is {quoted(model)}; it must be a Gemini model, such as gemini-3-flash")
     options.check_neutral(given)
-    declared = tools.declarations(given["tools"]) if "tools" in given else None
+    declared = tools.read_tools(given["tools"], model) if "tools" in given else None
     config = options.generation_config(given, model)
     if declared and "responseMimeType" in config and is_before(generation(model), (3, 0)):
         raise bad("text.format", f"is JSON, and {model} does not support JSON output with tools (Gemini 3 does)")
@@ -124,6 +133,7 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
         if conversation is not None:
             raise bad("previous_response_id", "is given together with conversation; use only one of them")
     stream = boolean(given.get("stream", False), "stream")
+    one_of(given.get("truncation", "disabled"), ("auto", "disabled"), "truncation")
     parallel = given.get("parallel_tool_calls")
     if parallel is not None:
         boolean(parallel, "parallel_tool_calls")
@@ -132,7 +142,7 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
         raw_input=required(given, "input", ""),
         input=read_input(required(given, "input", ""), unseal),
         instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
-        declarations=declared,
+        tools=declared,
         tool_choice=given.get("tool_choice"),
         parallel=parallel,
         generation_config=config,
@@ -143,12 +153,15 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
         stream=stream,
         shows_thoughts=bool(config.get("thinkingConfig", {}).get("includeThoughts")),
         carries_signatures=options.SIGNATURES in given.get("include", ()),
+        shows_sources=options.SOURCES in given.get("include", ()),
+        truncates=given.get("truncation") == "auto",
+        max_tool_calls=count(given["max_tool_calls"], "max_tool_calls") if "max_tool_calls" in given else None,
         verbosity=options.VERBOSITIES[given.get("text", {}).get("verbosity") or "medium"],
         service_tier=options.service_tier(given),
         echo=_echo(given, conversation),
     )
     if declared is not None:
-        request.tool_config([declaration["name"] for declaration in declared])
+        request.tool_config(declared)
     return request
 
 
@@ -192,7 +205,7 @@ def _echo(given: Document, conversation: str | None) -> Document:
         "conversation": None if conversation is None else {"id": conversation},
         "instructions": given.get("instructions"),
         "max_output_tokens": given.get("max_output_tokens"),
-        "max_tool_calls": None,
+        "max_tool_calls": given.get("max_tool_calls"),
         "metadata": given.get("metadata", {}),
         "model": given["model"],
         "parallel_tool_calls": given.get("parallel_tool_calls", True),
@@ -209,7 +222,7 @@ def _echo(given: Document, conversation: str | None) -> Document:
         "tool_choice": tools.shown_choice(given.get("tool_choice", "auto")),
         "tools": tools.shown_tools(given.get("tools", [])),
         "top_logprobs": given.get("top_logprobs", 0),
-        "truncation": "disabled",
+        "truncation": given.get("truncation", "disabled"),
         "user": given.get("user"),
         **{name: given.get(name, default) for name, default in _SAMPLING.items()},
     }

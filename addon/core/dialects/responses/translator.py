@@ -11,6 +11,7 @@ from addon.core.answers.answer import FILLER, Candidate
 from addon.core.answers.arguments import NO_LIMITS, Assembly
 from addon.core.dialects.responses.carried import to_carry
 from addon.core.dialects.responses.errors import message_of
+from addon.core.dialects.responses.grounding import citations_of, search_of
 from addon.core.dialects.responses.output import Items
 from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, as_list, camel, encode, get, index_of, objects, parts_of
@@ -77,6 +78,8 @@ class Translator:
         self._finish: str | None = None
         self._finish_message: str | None = None
         self._blocked: str | None = None
+        self._shows_sources = request.shows_sources
+        self._grounding: Document | None = None
         self._logprobs: list[Document] = []  # of tokens whose text is still to come
         self._unshown: set[str] = set()
         self._sequence = 0
@@ -172,6 +175,8 @@ class Translator:
         content = candidate.get("content")
         if isinstance(found := get(candidate, "logprobsResult"), dict):
             self._logprobs += logprobs_of(found)
+        if isinstance(found := get(candidate, "groundingMetadata"), dict):
+            self._grounding = found
         for part in parts_of(content) if isinstance(content, dict) else ():
             if isinstance(call := get(part, "functionCall"), dict):
                 self._take_call(part, call)
@@ -241,7 +246,13 @@ class Translator:
         return None
 
     def _ended(self) -> list[Event]:
+        if self._grounding is not None and (text := self._items.open_text) is not None:
+            self._items.annotate(citations_of(self._grounding, text))
         self._items.close("completed" if self.status == "completed" else "incomplete")
+        if self._grounding is not None and (
+            (action := search_of(self._grounding, with_sources=self._shows_sources)) is not None
+        ):
+            self._items.search(action)
         if self._seal is not None and self.status != "failed":
             carried = to_carry(self._candidate.true_parts, self.calls)
             if carried is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -76,9 +77,5 @@ def test_there_is_a_bound() -> None:
 def test_what_is_left_out_was_in_the_request(given: dict[str, Any], param: str, word: str) -> None:
     whole = body(**given)
     positions = {"".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in place)[1:] for place in places(whole)}
-    try:
-        _, ignored = read_leniently(whole)
-    except Invalid:
-        return
-    assert ignored
-    assert set(ignored) <= positions
+    with contextlib.suppress(Invalid):
+        assert set(read_leniently(whole)[1]) <= positions

@@ -64,7 +64,9 @@ def test_structured_output_and_tools_as_the_client_derives_them_from_models() ->
     assert response.output_parsed == Sum(celsius=21.5)
     (wanted,) = sent
     assert wanted.generation_config["responseJsonSchema"]["required"] == ["celsius"]
-    assert [declaration["name"] for declaration in wanted.declarations or []] == ["GetWeather"]
+    assert [declaration["name"] for tool in wanted.tools or [] for declaration in tool["functionDeclarations"]] == [
+        "GetWeather"
+    ]
 
 
 def test_a_client_that_keeps_its_own_history_sends_the_output_items_back() -> None:

@@ -33,6 +33,10 @@ def test_every_field_that_the_published_client_can_send_is_known() -> None:
     assert sent | beyond == set(FIELDS), "Open Responses has the penalties, chat completions have stop"
 
 
+def declared(*names: str) -> list[Any]:
+    return [{"functionDeclarations": [{"name": name} for name in names]}]
+
+
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing": ({}, {}),
     "temperature": ({"temperature": 0.5}, {"temperature": 0.5}),
@@ -153,13 +157,13 @@ FIELDS_READ: dict[str, tuple[dict[str, Any], str, Any]] = {
     "a conversation as an object": ({"conversation": {"id": "c"}}, "conversation", "c"),
     "another response": ({"previous_response_id": "resp_1"}, "previous_response_id", "resp_1"),
     "instructions": ({"instructions": "be brief"}, "instructions", "be brief"),
-    "no tools given": ({}, "declarations", None),
-    "an empty list of tools": ({"tools": []}, "declarations", []),
-    "a tool": ({"tools": [TOOL]}, "declarations", [DECLARATION]),
+    "no tools given": ({}, "tools", None),
+    "an empty list of tools": ({"tools": []}, "tools", []),
+    "a tool": ({"tools": [TOOL]}, "tools", [{"functionDeclarations": [DECLARATION]}]),
     "a tool in chat's form": (
         {"tools": [{"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}]},
-        "declarations",
-        [DECLARATION],
+        "tools",
+        [{"functionDeclarations": [DECLARATION]}],
     ),
     "a tool with every default said": (
         {
@@ -167,13 +171,13 @@ FIELDS_READ: dict[str, tuple[dict[str, Any], str, Any]] = {
                 {**TOOL, "async": False, "defer_loading": False, "allowed_callers": ["direct"], "output_schema": None}
             ]
         },
-        "declarations",
-        [DECLARATION],
+        "tools",
+        [{"functionDeclarations": [DECLARATION]}],
     ),
     "a tool without arguments": (
         {"tools": [{"type": "function", "name": "f", "parameters": None, "strict": None, "description": None}]},
-        "declarations",
-        [{"name": "f"}],
+        "tools",
+        [{"functionDeclarations": [{"name": "f"}]}],
     ),
 }
 
@@ -204,15 +208,15 @@ CHOICES: dict[str, tuple[Any, dict[str, Any] | None]] = {
 def test_a_choice_becomes_a_tool_config(choice: Any, calling: dict[str, Any] | None) -> None:
     config = None if calling is None else {"functionCallingConfig": calling}
 
-    assert read_request(body(tools=[TOOL], tool_choice=choice)).tool_config(["f"]) == config
-    assert read_request(body(tool_choice=choice)).tool_config(["f", "g"]) == config, "of a conversation's tools"
+    assert read_request(body(tools=[TOOL], tool_choice=choice)).tool_config(declared("f")) == config
+    assert read_request(body(tool_choice=choice)).tool_config(declared("f", "g")) == config, "of a conversation's tools"
 
 
 def test_a_choice_is_checked_against_the_conversations_tools_once_they_are_known() -> None:
     wanted = read_request(body(tool_choice={"type": "function", "name": "f"}))
 
     with pytest.raises(Invalid, match="'f'") as caught:
-        wanted.tool_config(["g"])
+        wanted.tool_config(declared("g"))
 
     assert caught.value.param == "tool_choice"
 
@@ -267,9 +271,9 @@ def test_the_strict_local_gemini_accepts_the_request_and_the_published_types_its
     wanted = read_request(body(**given))
     contents = wanted.add_to(StoredCalls()).contents
     request: dict[str, Any] = {"contents": contents, "generationConfig": wanted.generation_config}
-    if wanted.declarations:
-        request["tools"] = [{"functionDeclarations": wanted.declarations}]
-        request["toolConfig"] = wanted.tool_config(["f"])
+    if wanted.tools:
+        request["tools"] = wanted.tools
+        request["toolConfig"] = wanted.tool_config(wanted.tools)
     model = find(wanted.model) or find("gemini-3-flash")
     assert model is not None
 

@@ -22,7 +22,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no input": ({"input": None}, "input", "missing"),
     "tools that are no list": ({"tools": {}}, "tools", "list"),
     "a tool that is no object": ({"tools": ["f"]}, "tools[0]", "object"),
-    "a tool of OpenAI's own": ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type", "web_search"),
+    "a tool of OpenAI's own": ({"tools": [TOOL, {"type": "code_interpreter"}]}, "tools[1].type", "web_search"),
     "a tool in Gemini's form": ({"tools": [{"functionDeclarations": []}]}, "tools[0].type", "function"),
     "a tool that says how it is run": ({"tools": [{**TOOL, "executor": {}}]}, "tools[0].executor", "known"),
     "the same in chat's form": (
@@ -141,11 +141,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "includes that are no list": ({"include": "x"}, "include", "list"),
     "background": ({"background": True}, "background", "false"),
     "a background of nought": ({"background": 0}, "background", "false"),
-    "a limit of calls": ({"max_tool_calls": 3}, "max_tool_calls", "max_rounds"),
+    "no calls at all": ({"max_tool_calls": 0}, "max_tool_calls", "1 or more"),
     "a stored prompt": ({"prompt": {"id": "p"}}, "prompt", "instructions"),
     "too many likelihoods": ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
     "likelihoods that are a flag": ({"top_logprobs": True}, "top_logprobs", "whole number"),
-    "truncation": ({"truncation": "auto"}, "truncation", "disabled"),
+    "another truncation": ({"truncation": "middle"}, "truncation", "disabled"),
     "another tier": ({"service_tier": "ultrafast"}, "service_tier", "flex"),
     "a cache for a day": ({"prompt_cache_retention": "24h"}, "prompt_cache_retention", "in_memory"),
     "a cache with marks": ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options", "implicit"),
@@ -223,7 +223,7 @@ def test_any_value_anywhere_is_accepted_or_refused_with_a_message() -> None:
         for odd in ODD:
             try:
                 wanted = read_request(with_odd(at, odd))
-                wanted.tool_config(["f"])
+                wanted.tool_config([{"functionDeclarations": [{"name": "f"}]}])
                 wanted.add_to(StoredCalls())
             except Invalid as error:
                 refused.append(error)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.dialects.responses import Translator, function_tools, read_request, sse
+from addon.core.dialects.responses import Translator, conversation_tools, read_request, sse
 from tests.core.dialects.responses.published import accumulated, counting, event_of, response_of, translated, translator
 
 CALL = {"functionCall": {"id": "g1", "name": "get_weather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}
@@ -333,7 +333,7 @@ def test_one_by_one_the_first_of_the_calls_that_wait_is_given_out() -> None:
 
 
 def test_the_conversations_tools_are_shown_if_the_request_has_none() -> None:
-    tools = function_tools([{"name": "f"}])
+    tools = conversation_tools([{"functionDeclarations": [{"name": "f"}]}])
     wanted = read_request({"model": "gemini-3-flash", "input": "hi"})
     running = Translator(wanted, "resp_1", new_id=str, now=lambda: 0.0, tools=tools)
 
