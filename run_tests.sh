@@ -32,12 +32,13 @@ if [ "${1-}" = --long ]; then
     step bounded 600 python -m tests.fuzz --seconds 60 --seed 1 --max-tries 40000
     step bounded 900 python -m pytest -m hypothesis --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
-    step bounded 300 python -m pytest tests/store -k redis
+    step bounded 600 python -m pytest tests/store tests/faults -k redis
     unset TOOLGRAFT_TEST_REDIS
     step bounded 800 python -m pytest -m long
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1500 python -m tests.crash --kills 60 --quiet
     step bounded 800 python -m tests.crash --kills 20 --power --quiet
+    step bounded 800 python -m tests.crash --kills 20 --store redis --quiet
     exit
 fi
 checks() {

@@ -5,6 +5,7 @@ stored, the retry continues its loop as for any client.
 """
 
 import logging
+from functools import partial
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -38,7 +39,7 @@ class Handover:
         """The answer to an earlier attempt of this request that did not reach the client. Raises StoreUnavailable."""
         if self._proxy_id is None or not self._window:
             return None
-        await self._owners.settle_dead()
+        await self._owners.catch_up()
         found = await self._store.take_answer(self._session, self._key, window=self._window, proxy_id=self._proxy_id)
         if found is None:
             return None
@@ -94,11 +95,13 @@ class Handover:
             await runner.settle_handover(whole or self._is_stored)
         if self._response_id is None:
             return
-        note = self._store.mark_handed_over if whole else self._store.mark_not_handed_over
+        mark = self._store.mark_handed_over if whole else self._store.mark_not_handed_over
+        note = partial(mark, self._session, self._response_id)
         try:
-            await note(self._session, self._response_id)
+            await note()
         except StoreUnavailable as error:
-            logger.warning("whether a client received its answer could not be noted: %s", error)
+            self._owners.late_writes.add(f"{self._response_id} handed over: {whole}", note)
+            logger.warning("whether a client received its answer is noted later: %s", error)
         except Exception:
             logger.exception("whether a client received its answer could not be noted")
 

@@ -25,8 +25,10 @@ class AnswerErrors:
         self._hidden_calls = HiddenCalls(state.exchange)
 
     def fail(self, code: int, status: str, words: str) -> list[Effect]:
-        """An error of the proxy's own."""
-        return [self._writer.fail(code, status, words), self._state.end("error")]
+        """An error of the proxy's own. It goes out once the end is noted: the client may ask again as soon as it has
+        it."""
+        failure = self._writer.fail(code, status, words)
+        return [self._state.end("error"), failure]
 
     def too_long(self, words: str) -> list[Effect]:
         """The answer is too long: the rest of it is not read."""
@@ -66,4 +68,5 @@ class AnswerErrors:
         stream has begun. In a later round a status that is not an error is useless to the client, and becomes a 502."""
         if self._state.is_later_round and not 400 <= status < 600:
             return self.fail(502, "UNAVAILABLE", f"the model answered with status {status} in a tool loop")
-        return [self._writer.refuse(status, body), self._state.end("refused")]
+        refusal = self._writer.refuse(status, body)
+        return [self._state.end("refused"), refusal]

@@ -91,7 +91,7 @@ class Grafter:
     ) -> None:
         self.store = store
         self.budget = budget or Budget()
-        self.owners = owners or ByHand()
+        self.owners = owners or ByHand(store)
         self.settings = settings
         self.metrics = metrics
         self.session_configs = SessionConfigs(store, settings, self.budget, shared)

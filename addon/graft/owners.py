@@ -7,7 +7,9 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from addon.core.answers.answer import CapturedCall
+from addon.graft.late_writes import LateWrites
 from addon.graft.session_config import SessionConfig
+from store.base import Store
 from store.models import Owner
 
 
@@ -53,8 +55,14 @@ class Owners(Protocol):
     @property
     def proxy_id(self) -> str | None: ...
 
-    async def settle_dead(self) -> None:
-        """End the leases of proxies that are known to be dead, and settle their calls. Raises StoreUnavailable."""
+    @property
+    def late_writes(self) -> LateWrites:
+        """What this process has still to write, results and ends of answers."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Make the late writes, end the leases of proxies that are known to be dead, and settle their calls: a request
+        that comes again finds what was left. Raises StoreUnavailable."""
         ...
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
@@ -90,8 +98,11 @@ class ByHand:
 
     proxy_id = None
 
-    async def settle_dead(self) -> None:
-        return None
+    def __init__(self, store: Store) -> None:
+        self.late_writes = LateWrites(store)
+
+    async def catch_up(self) -> None:
+        await self.late_writes.flush()
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
         return False

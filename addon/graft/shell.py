@@ -7,6 +7,7 @@ from functools import partial
 from addon.graft.effects import Effect, Mistake, Note, Pause, Save, Warn
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
+from addon.graft.late_writes import Write
 from addon.graft.machine import AnswerMachine
 from addon.graft.resumption import Resumption, resumption
 from store.base import StoreUnavailable
@@ -75,7 +76,7 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
     store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
     if exchange.proxy_id is None or not window or exchange.config.revision == 0 or not (key := exchange.request_key):
         return None
-    await grafter.owners.settle_dead()
+    await grafter.owners.catch_up()
     found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
     if found is None:
         return None
@@ -86,13 +87,14 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
 async def note_delivered(grafter: Grafter, machine: AnswerMachine, *, soon: bool = False) -> None:
     """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises. `soon`: with
     what the store is asked next."""
+    session = machine.exchange.config.session
     try:
         if soon and machine.complete:
             await grafter.store.next_trip()
         for turn_id in machine.complete:
-            await grafter.store.mark_delivered(machine.exchange.config.session, turn_id)
+            await _mark(grafter, "delivered", turn_id, partial(grafter.store.mark_delivered, session, turn_id))
     except StoreUnavailable as error:
-        logger.warning("an answer that the client has is not noted so: %s", error)
+        logger.warning("an answer that the client has is noted so later: %s", error)
     except Exception as error:
         grafter.failed(error, "an answer that the client has could not be noted so")
 
@@ -105,21 +107,43 @@ async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
                 try:
                     await _save(grafter, effect)
                 except StoreUnavailable:
-                    await note_plain(grafter, machine.exchange, effect.keys, b"")
+                    later = partial(_save_unless_continued, grafter, machine.exchange, effect)
+                    grafter.owners.late_writes.add(f"{effect.turn.turn_id} so far", later)
             else:
                 await note_plain(grafter, machine.exchange, *effect)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be noted")
 
 
-async def note_broken(grafter: Grafter, machine: AnswerMachine) -> None:
+async def _save_unless_continued(grafter: Grafter, exchange: Exchange, save: Save) -> None:
+    """Save a turn that broke off, unless a retry has continued it meanwhile."""
+    session, turn_id = exchange.config.session, save.turn.turn_id
+    known = (await grafter.store.look_up(session, turn_ids=[turn_id])).turns.get(turn_id)
+    if known is None or (known.proxy_id == save.turn.proxy_id and not known.delivered):
+        await _save(grafter, save)
+
+
+async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: float = 0.0) -> None:
     """Note that an answer has ended and the client does not have all of it: the beginnings that it may have kept, and
-    the turn for a retry. Never raises."""
+    the turn for a retry. If the store fails, this is noted later; the caller waits for that for up to `patience`
+    seconds, so that no retry comes before it. Never raises."""
+    session, late_writes = machine.exchange.config.session, grafter.owners.late_writes
     await note_beginnings(grafter, machine)
     try:
         for turn_id in machine.unsettled:
-            await grafter.store.mark_broken_off(machine.exchange.config.session, turn_id)
+            await _mark(grafter, "broken off", turn_id, partial(grafter.store.mark_broken_off, session, turn_id))
     except StoreUnavailable as error:
-        logger.warning("an answer that broke off cannot be taken over by a retry: %s", error)
+        logger.warning("an answer that broke off is left to a retry later: %s", error)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be left to a retry")
+    if patience and late_writes:
+        await late_writes.wait(patience)
+
+
+async def _mark(grafter: Grafter, what: str, turn_id: str, write: Write) -> None:
+    """Raises StoreUnavailable: the mark is made later."""
+    try:
+        await write()
+    except StoreUnavailable:
+        grafter.owners.late_writes.add(f"{turn_id} {what}", write)
+        raise

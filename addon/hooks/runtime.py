@@ -286,7 +286,7 @@ class Runtime:
         """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers. Returns whether the store
         has worked."""
         try:
-            await self.executors.settle_dead()
+            await self.executors.catch_up()
             await self.store.hold(self.proxy_id, _LEASE)
             if not self._holds_lease:  # the other proxies have to renew their leases after the outage first
                 self._holds_lease = True

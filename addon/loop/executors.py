@@ -15,6 +15,7 @@ import httpx2
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
+from addon.graft.late_writes import LateWrites
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.call_reports import report_failure, report_waiting
@@ -87,7 +88,8 @@ class Executors:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
         self._count = count
-        self._keeper = ResultKeeper(store, count)
+        self.late_writes = LateWrites(store)
+        self._keeper = ResultKeeper(store, count, self.late_writes)
         self._checks = checks or SchemaChecks()
         self._context = RunContext(
             store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon
@@ -116,7 +118,7 @@ class Executors:
 
     async def close(self) -> None:
         await _cancel_all(self._tasks | self._shared.tasks)
-        await self._keeper.close()
+        await self.late_writes.close()
         await self._http.aclose()
         await self._checks.close()
         if self._refresher is not None:
@@ -124,7 +126,8 @@ class Executors:
         if self.source is not None:
             await self.source.__aexit__(None, None, None)
 
-    async def settle_dead(self) -> None:
+    async def catch_up(self) -> None:
+        await self.late_writes.flush()
         if self._siblings is None:
             return
         for proxy_id in self._siblings.dead():

@@ -41,6 +41,9 @@ from store.base import StoreUnavailable
 logger = logging.getLogger("toolgraft")
 
 _TRIES = 3
+_PATIENCE = 10.0
+"""Seconds for which an error is kept from the client while the end of its answer cannot be noted: until then another
+process would take a retry for a request of its own, and run its tools again."""
 _HOP_BY_HOP = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
@@ -131,9 +134,9 @@ class Runner:
             await self._close()
             await self.executors.wait_cancelled(self._cancelled_calls)
 
-    async def _close(self) -> None:
-        """The loop has ended: note how. Waits for the store only, since the client may be sending the request again.
-        Idempotent."""
+    async def _close(self, *, patience: float = 0.0) -> None:
+        """The loop has ended: note how. Waits for the store only, since the client may be sending the request again; if
+        the store fails, for up to `patience` seconds. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -144,7 +147,8 @@ class Runner:
         self._count()
         if not self._ended:
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
-            await note_broken(self.grafter, self.machine)  # a retry finds the calls in their final state
+            # a retry finds the calls in their final state
+            await note_broken(self.grafter, self.machine, patience=patience)
 
     async def _begin(self) -> Iterable[Effect]:
         """The beginning, or the continuation of an answer to the same request that broke off."""
@@ -210,7 +214,7 @@ class Runner:
                 case End(outcome):
                     self._end(outcome)
                     if not self._ended:
-                        await self._close()
+                        await self._close(patience=_PATIENCE if self.grafter.store.suspends else 0.0)
                 case _:
                     if (instead := await self._record(effect)) is not None:
                         async for out in self._perform(instead):

@@ -167,7 +167,7 @@ async def test_a_store_is_filled_with_readable_copies(tmp_path: Path) -> None:
 
 
 async def test_a_redis_store_is_filled_with_readable_copies() -> None:
-    with servers.running("redis-server") as port:
+    with servers.running(servers.program_under_test()) as port:
         url = f"redis://127.0.0.1:{port}"
         store = open_url(url, ttl=1000.0)
         await store.open()

@@ -71,7 +71,9 @@ class RedisServer:
         self._folder.mkdir(exist_ok=True)
         keeps = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         place = ["--bind", "127.0.0.1", "--port", str(self._port), "--dir", str(self._folder)]
-        self._process = Process("redis", [servers.need("redis-server"), *place, *keeps], environment(self._folder))
+        self._process = Process(
+            "redis", [servers.need(servers.program_under_test()), *place, *keeps], environment(self._folder)
+        )
         self._process.wait_for("Ready to accept connections")
 
     def kill(self) -> None:

@@ -20,7 +20,7 @@ EXAMPLE = ROOT / "examples" / "scale" / "haproxy.cfg"
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[int]:
-    with servers.running("redis-server") as port:
+    with servers.running(servers.program_under_test()) as port:
         yield port
 
 

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[int]:
-    with servers.running("redis-server", "--requirepass", "s3cr3t") as port:
+    with servers.running(servers.program_under_test(), "--requirepass", "s3cr3t") as port:
         yield port
 
 
@@ -101,7 +101,7 @@ def test_a_store_that_is_gone_is_said_and_the_proxy_serves_again_once_it_is_back
     tmp_path: Path, strict: Gemini, gemini: Gemini
 ) -> None:
     port = servers.free_port()
-    with servers.running("redis-server", port=port):
+    with servers.running(servers.program_under_test(), port=port):
         proxy = Proxy(tmp_path, strict.url, store=f"redis://127.0.0.1:{port}")
         proxy.control.session("one").tools()
     try:
@@ -109,7 +109,7 @@ def test_a_store_that_is_gone_is_said_and_the_proxy_serves_again_once_it_is_back
         body = {"contents": [user("hi")]}
         assert httpx2.post(url, json=body, headers={"x-goog-api-key": "k"}, timeout=30).status_code == 503
         assert proxy.control.http.get("/healthz").status_code == 503
-        with servers.running("redis-server", port=port):
+        with servers.running(servers.program_under_test(), port=port):
             until(lambda: proxy.control.http.get("/healthz").status_code == 200, "the store is back")
             assert httpx2.post(url, json=body, headers={"x-goog-api-key": "k"}, timeout=30).status_code == 200
     finally:

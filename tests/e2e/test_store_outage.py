@@ -38,7 +38,7 @@ async def talk(url: str) -> str:
 def test_a_store_that_hangs_costs_one_time_out_and_delays_no_session_without_tools(
     tmp_path: Path, strict: Gemini, gemini: Gemini
 ) -> None:
-    with servers.running("redis-server") as port:
+    with servers.running(servers.program_under_test()) as port:
         proxy = Proxy(tmp_path, strict.url, store=f"redis://127.0.0.1:{port}")
         control = proxy.control
         try:

@@ -22,7 +22,7 @@ WORKERS = 3
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory, strict: Gemini) -> Iterator[Proxy]:
-    with servers.running("redis-server") as port:
+    with servers.running(servers.program_under_test()) as port:
         store = f"redis://127.0.0.1:{port}"
         folder = tmp_path_factory.mktemp("workers")
         proxy = Proxy(folder, strict.url, workers=WORKERS, store=store, tools=str(TOOLS), drain_timeout="10")

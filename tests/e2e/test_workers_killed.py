@@ -38,7 +38,7 @@ PATIENCE = 90.0
 
 @pytest.fixture
 def proxy(tmp_path: Path, strict: Gemini) -> Iterator[Proxy]:
-    with servers.running("redis-server") as port:
+    with servers.running(servers.program_under_test()) as port:
         proxy = Proxy(
             tmp_path,
             strict.url,

@@ -367,7 +367,8 @@ async def test_the_client_s_part_of_an_ungrafted_stream_is_noted(house: House, b
     upstream = house.upstream([says("Do"), says("ne"), httpx2.ReadError("reset") if breaks else asyncio.Event()])
     config = {"responseMimeType": "application/json"}
     exchange = await begin(house, stream=True, model="gemini-2.5-flash", generationConfig=config)
-    ledgers: Any = house.proxy.store._ledgers
+    store: Any = house.proxy.store
+    ledgers = store._ledgers
     if not breaks:
         await until(lambda: bool(upstream.bodies))
         await exchange.start()

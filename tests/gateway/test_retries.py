@@ -13,6 +13,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.gateway.answers import merge_documents
+from addon.graft import late_writes
 from addon.web.access import ANYONE
 from store.base import NotDurable, StoreUnavailable
 from tests.gateway.conftest import MODEL, URL, House
@@ -457,3 +458,24 @@ def test_the_documents_of_a_stream_are_joined_for_each_candidate() -> None:
         "promptFeedback": {"blockReason": "SAFETY"},
         "modelVersion": "m",
     }
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_that_was_lost_while_the_store_failed_is_given_once_it_works(
+    sender: House, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, refused = sender.store.mark_not_handed_over, list[str]()
+
+    async def refuse_once(session: str, response_id: str) -> None:
+        if not refused:
+            refused.append(response_id)
+            raise StoreUnavailable("full")
+        await mark(session, response_id)
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 3600)
+    monkeypatch.setattr(sender.store, "mark_not_handed_over", refuse_once)
+    rounds(sender, stream=False)
+    await lost(sender, path, asked(False, "c"))
+    assert refused
+    assert (await sender.post(path, asked(False, "c"))).status_code == 200
+    assert begun(sender) == 1

@@ -19,6 +19,7 @@ from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
+from store.backends.memory import MemoryStore
 from store.base import Store
 from tests.contents import call, user
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
@@ -70,7 +71,7 @@ class Driven:
         self.exchange = exchange
         self.cut = cut
         self.done: list[Effect] = []
-        self.machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(), exchange.request)
+        self.machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request)
         self.take(self.machine.start())
 
     def take(self, effects: bytes | Iterable[Effect]) -> None:
@@ -186,8 +187,8 @@ async def test_a_failed_save_ends_the_answer_or_is_passed_over(graft: Graft, for
         assert instead is None
         return
     assert instead is not None
-    reason, ended = instead
-    assert ended == End("error")
+    ended, reason = instead
+    assert ended == End("error"), "noted before the client may ask again"
     assert isinstance(reason, Refuse if form == "json" else Show)
     assert b"the store does not answer" in (reason.body if isinstance(reason, Refuse) else reason.data)
     assert list(driven.machine.finish()) == [], "nothing more is said"

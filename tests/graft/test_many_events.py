@@ -21,6 +21,7 @@ from addon.graft.machine import AnswerMachine
 from addon.settings import Settings
 from addon.surfaces import match
 from addon.surfaces.base import Framing
+from store.backends.memory import MemoryStore
 from store.base import Store
 from tests.contents import user
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer
@@ -184,7 +185,7 @@ async def test_of_a_later_round_of_a_loop(graft: Graft, name: str) -> None:
 
     async def work(count: int) -> Work:
         work, exchange, waits = Work(), await exchange_of(graft, name), list[Wait]()
-        machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(), exchange.request)
+        machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request)
 
         def take(effects: bytes | Iterable[Effect]) -> None:
             waits.extend(one for one in effects if isinstance(one, Wait))

@@ -13,6 +13,7 @@ from addon.graft.owners import ByHand, InitialState
 from addon.graft.records import call_of, keys_of, step_of, turn_of
 from addon.surfaces import match_path
 from store.backends._sqlite_notes import HEAD, OTHER, OWN
+from store.backends.memory import MemoryStore
 from store.models import Slot as SlotRecord
 from store.models import Status, Step
 from tests.contents import model, user
@@ -59,7 +60,7 @@ async def test_a_call_knows_its_place_and_one_of_an_unknown_tool_has_failed_alre
     assert (record.owner, record.approval, record.redeliver, record.proxy_id) == ("loop", "waiting", True, "p")
     assert not record.released
     nonsense = known._replace(name="nonsense", fault="unknown tool: nonsense")
-    initial_state = ByHand().initial_state(exchange.config, nonsense, runs=False)
+    initial_state = ByHand(MemoryStore()).initial_state(exchange.config, nonsense, runs=False)
     unknown = call_of(exchange, "turn_1", nonsense, initial_state, now=5.0)
     assert (unknown.status, unknown.error, unknown.round) == (Status.FAILED, "unknown tool: nonsense", 0)
 

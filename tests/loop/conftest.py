@@ -10,7 +10,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.framing.sse import encode as sse_event
 from addon.fake_gemini.server import StrictGemini
-from addon.graft.exchange import Forward
+from addon.graft.exchange import Forward, Outcome
 from addon.graft.grafter import Grafter
 from addon.loop import pauses
 from addon.loop.executors import Executors
@@ -22,6 +22,7 @@ from addon.surfaces.base import Framing, Operation, Target
 from addon.tools import retries
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
+from store.base import Store
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 from tests.contents import model, user
 from tests.leaping import leaping
@@ -246,8 +247,8 @@ _PATHS = {
 class Proxy:
     """A grafter, executors and an upstream. `tools` are those of every session."""
 
-    def __init__(self, *, store: MemoryStore | None = None, **settings: Any) -> None:
-        self.store = store or MemoryStore()
+    def __init__(self, *, store: Store | None = None, **settings: Any) -> None:
+        self.store: Store = store or MemoryStore()
         self.tools = Tools()
         http = httpx2.AsyncClient(verify=NO_TLS, trust_env=False)
         self.metrics = Metrics()
@@ -279,11 +280,14 @@ class Proxy:
     async def declare(self, *declarations: Document, **rules: ToolRules) -> None:
         await self.store.put_toolset("default", Toolset(declarations=list(declarations), rules=rules))
 
-    async def forwarded(self, body: Document, target: Target, url: str = "") -> Forward:
+    async def outcome(self, body: Document, target: Target, url: str = "") -> Outcome:
         expected = self.grafter.session_configs.expected("default")
         config = expected or await self.grafter.session_config("default")
         assert config is not None
-        outcome = await self.grafter.request(target, config, encode(body), url=url, is_expected=expected is not None)
+        return await self.grafter.request(target, config, encode(body), url=url, is_expected=expected is not None)
+
+    async def forwarded(self, body: Document, target: Target, url: str = "") -> Forward:
+        outcome = await self.outcome(body, target, url)
         assert isinstance(outcome, Forward)
         return outcome
 
@@ -307,7 +311,9 @@ class Proxy:
         request: Document = {"contents": list(contents), **body}
         if surface == "codeassist":
             request = {"model": name, "project": "p", "request": request}
-        forward = await self.forwarded(request, target, url)
+        return self.runner_of(await self.forwarded(request, target, url), target, url, framing)
+
+    def runner_of(self, forward: Forward, target: Target, url: str, framing: Framing) -> tuple[Runner, Played]:
         assert forward.exchange is not None
         headers = [(b"content-type", b"application/json"), (b"x-goog-api-key", b"k"), (b"authorization", b"Bearer t")]
         address = Address("POST", url, headers)

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import encode
+from addon.graft import late_writes
 from addon.loop.runner import Head
 from addon.loop.server import LoopServer
 from addon.surfaces.base import Framing
@@ -229,7 +230,7 @@ async def test_a_client_that_has_all_but_the_end_goes_on_with_its_own_calls(send
     assert not await goes_on(sender, "developer", "Wait. Done."), "whose result it is is not known"
 
 
-async def test_a_store_that_cannot_take_all_but_the_end_takes_a_note_of_it(
+async def test_a_store_that_cannot_take_all_but_the_end_takes_it_later(
     sender: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = [says("Wait. ", call("send"), finish="STOP")]
@@ -244,5 +245,33 @@ async def test_a_store_that_cannot_take_all_but_the_end_takes_a_note_of_it(
     monkeypatch.setattr(sender.store, "save_turn", refuse_the_end)
     await begin(sender, Framing.SSE, "developer", b"Done.")
     monkeypatch.setattr(sender.store, "save_turn", save)
-    await other_chat(sender, "developer", "Wait. ", "Done.")
     assert not await goes_on(sender, "developer", "Wait. Done.")
+    await until(lambda: not sender.executors.late_writes)
+    assert await goes_on(sender, "developer", "Wait. Done.")
+    await other_chat(sender, "developer", "Wait. ", "Done.")
+    assert not await goes_on(sender, "developer", "Wait. Done."), "whose result it is is not known"
+
+
+async def test_what_a_retry_has_continued_is_not_taken_later(sender: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store refuses the end of the answer that broke off until the retry has ended."""
+    step, answer = [says("Wait. ", call("send"), finish="STOP")], [says("Done."), says(finish="STOP")]
+    sender.upstream(Scripted(step, [answer[0], asyncio.Event()], answer))
+    save, refused = sender.store.save_turn, list[str]()
+
+    async def refuse_the_end(turn: Any, calls: Any = (), keys: Any = ()) -> None:
+        if not calls and keys and len(refused) < 2:
+            refused.append(turn.turn_id)
+            raise StoreUnavailable("full")
+        await save(turn, calls, keys)
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 3600)
+    monkeypatch.setattr(sender.store, "save_turn", refuse_the_end)
+    await begin(sender, Framing.SSE, "developer", b"Done.")
+    with pytest.raises(StoreUnavailable):
+        await sender.executors.catch_up()
+    retry = await sender.ask("yes", framing=Framing.SSE)
+    assert retry.text == "Wait. Done."
+    assert await goes_on(sender, "developer", "Wait. Done.")
+    assert not sender.executors.late_writes
+    (turn,) = await sender.turns()
+    assert turn.delivered

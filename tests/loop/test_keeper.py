@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.loop import keeper
+from addon.graft import late_writes
 from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
@@ -119,7 +119,7 @@ async def test_a_call_that_could_not_be_ended_is_ended_later(full: Proxy) -> Non
 
 
 async def test_unstored_answers_are_tried_once_more_at_the_end(full: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "_FIRST_PAUSE", 3600)
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 3600)
     failing(full, float("inf"))
     full.upstream(Scripted([says(call("send"), finish="STOP")], ANSWER))
     await full.ask("x")
@@ -129,4 +129,4 @@ async def test_unstored_answers_are_tried_once_more_at_the_end(full: Proxy, monk
 
 
 async def until_stored(proxy: Proxy) -> None:
-    await until(lambda: not proxy.executors._keeper._unstored)
+    await until(lambda: not proxy.executors.late_writes)

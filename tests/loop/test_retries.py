@@ -8,8 +8,10 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode
+from addon.graft import late_writes
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
+from store.base import StoreUnavailable
 from tests.contents import model, user
 from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed
 from tests.loop.retrying import ANSWER, STEP, hang_up, responses
@@ -199,3 +201,52 @@ async def test_an_answer_that_broke_off_too_long_ago_is_left_alone(seconds: int)
     assert (await proxy.ask("x")).text == "Wait. done"
     assert len(proxy.tools.begun) == (1 if seconds == 30 else 2)
     await proxy.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_an_answer_that_broke_off_while_the_store_failed_is_taken_over_once_it_works(
+    sender: Proxy, framing: Framing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the answer could not be noted. The retry begins with that: its tools do not run again."""
+    mark, refused = sender.store.mark_broken_off, list[str]()
+
+    async def refuse_once(session: str, turn_id: str) -> bool:
+        if not refused:
+            refused.append(turn_id)
+            raise StoreUnavailable("full")
+        return await mark(session, turn_id)
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 3600)
+    monkeypatch.setattr(sender.store, "mark_broken_off", refuse_once)
+    sender.upstream(Scripted(STEP, BROKEN, ANSWER))
+    await sender.ask("x", framing=framing)
+    assert refused
+    retry = await sender.ask("x", framing=framing)
+    assert retry.text == "Wait. done"
+    assert sender.tools.begun == ["send"]
+
+
+async def test_a_shared_store_has_the_end_of_an_answer_before_its_client_has_the_error(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client may send the request again at once, to another process."""
+    mark, marked = sender.store.mark_broken_off, list[str]()
+
+    async def refuse_twice(session: str, turn_id: str) -> bool:
+        marked.append(turn_id)
+        if len(marked) < 3:
+            raise StoreUnavailable("no answer")
+        return await mark(session, turn_id)
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(sender.store, "mark_broken_off", refuse_twice)
+    monkeypatch.setattr(type(sender.store), "suspends", True)
+    sender.upstream(Scripted(STEP, BROKEN))
+    runner, played = await sender.prepare([user("x")], Framing.SSE)
+    async for out in runner.output():
+        played.take(out)
+        if b'"error"' in played.body:
+            assert len(marked) == 3
+    assert played.documents[-1] == google_error(400)
+    (turn,) = await sender.turns()
+    assert turn.broke_off is not None

@@ -82,7 +82,7 @@ async def test_calls_of_a_dead_sibling_are_settled_and_it_is_forgotten(tmp_path:
     for proxy in ("proxy-2", "proxy-3"):
         await store.hold(proxy, 60.0)
         await save(store, proxy, call={"owner": "loop", "proxy_id": proxy})
-    await executors.settle_dead()
+    await executors.catch_up()
     assert (await store.call("one", "c-proxy-2")).status is Status.EXPIRED
     assert (await store.call("one", "c-proxy-3")).status is Status.PENDING
     assert ended == [Status.EXPIRED]

@@ -77,7 +77,9 @@ class Loop:
         self.rounds = iter(rounds)
         self.results = iter(results)
         request = exchange.wire.read(sent.body)
-        self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, owners or Runs(), request)
+        self.machine = AnswerMachine(
+            exchange, grafter.settings, grafter.store.clock, owners or Runs(grafter.store), request
+        )
         self.visible = b""
         self.following: Effect | None = None
 

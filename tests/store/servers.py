@@ -94,8 +94,8 @@ def stopped(port: int) -> Iterator[None]:
 @contextlib.contextmanager
 def running_with_replica(*options: str) -> Iterator[tuple[int, int]]:
     """The ports of a primary and its replica."""
-    with running("redis-server", "--repl-diskless-sync-delay", "0", *options) as primary:
-        with running("redis-server", "--replicaof", "127.0.0.1", str(primary), *options) as replica:
+    with running(program_under_test(), "--repl-diskless-sync-delay", "0", *options) as primary:
+        with running(program_under_test(), "--replicaof", "127.0.0.1", str(primary), *options) as replica:
             deadline = time.monotonic() + 10
             while "state=online" not in answer_of(primary, "INFO", "replication"):
                 assert time.monotonic() < deadline

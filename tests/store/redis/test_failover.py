@@ -31,15 +31,15 @@ def primary() -> Iterator[ExitStack]:
 
 
 async def test_what_a_replica_has_confirmed_survives_the_primary(primary: ExitStack, tmp_path: Path) -> None:
-    port = primary.enter_context(servers.running("redis-server", "--repl-diskless-sync-delay", "0"))
+    port = primary.enter_context(servers.running(servers.program_under_test(), "--repl-diskless-sync-delay", "0"))
     config = tmp_path / "sentinel.conf"
     config.write_text(
         f"sentinel monitor main 127.0.0.1 {port} 1\nsentinel down-after-milliseconds main 300\n"
         "sentinel failover-timeout main 3000\n"
     )
-    with servers.running("redis-server", "--replicaof", "127.0.0.1", str(port)) as replica:
+    with servers.running(servers.program_under_test(), "--replicaof", "127.0.0.1", str(port)) as replica:
         await until(lambda: has_data_of_its_primary(replica))
-        with servers.running("redis-server", str(config), "--sentinel", options_first=True) as sentinel:
+        with servers.running(servers.program_under_test(), str(config), "--sentinel", options_first=True) as sentinel:
             store = open_url(f"redis+sentinel://127.0.0.1:{sentinel}/main", ttl=1000.0)
             await store.open()
             await save(store, "t1")
@@ -62,9 +62,9 @@ async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(
     """Its own replica would: it has all that the new primary has. `is_lost`: the write was sent once more, since the
     answer to it was lost."""
     with ExitStack() as stack:
-        one = stack.enter_context(servers.running("redis-server", "--repl-diskless-sync-delay", "0"))
+        one = stack.enter_context(servers.running(servers.program_under_test(), "--repl-diskless-sync-delay", "0"))
         following = ("--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", str(one))
-        two, three = (stack.enter_context(servers.running("redis-server", *following)) for _ in range(2))
+        two, three = (stack.enter_context(servers.running(servers.program_under_test(), *following)) for _ in range(2))
         for replica in (two, three):
             await until(partial(has_data_of_its_primary, replica))
         async with Route(one) as route:

@@ -106,7 +106,7 @@ async def test_a_write_that_ends_in_the_middle_may_have_changed_something(one: R
 
 
 async def test_a_full_server_has_changed_nothing() -> None:
-    with servers.running("redis-server", "--maxmemory-policy", "noeviction") as port:
+    with servers.running(servers.program_under_test(), "--maxmemory-policy", "noeviction") as port:
         it = open_url(f"redis://127.0.0.1:{port}", ttl=60)
         await it.open()
         assert isinstance(it, RedisStore)
@@ -159,7 +159,7 @@ async def test_a_blocked_event_loop_does_not_end_the_opening_of_a_connection(
 async def test_a_server_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers the first command, whichever that is, and closes the connection."""
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
-    with servers.running("redis-server", "--requirepass", "s3cr3t") as port:
+    with servers.running(servers.program_under_test(), "--requirepass", "s3cr3t") as port:
         it = open_url(f"redis://127.0.0.1:{port}", ttl=60)
         await it.open()
         assert isinstance(it, RedisStore)

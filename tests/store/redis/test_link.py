@@ -127,7 +127,7 @@ async def test_a_refused_password_appears_in_no_part_of_the_error(monkeypatch: p
     """A server without AUTH repeats the beginning of what it was sent."""
     password = "s3cr3t" * 40
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", password)
-    with servers.running("redis-server", "--rename-command", "AUTH", "") as port:
+    with servers.running(servers.program_under_test(), "--rename-command", "AUTH", "") as port:
         for user in ("", "me@"):
             with pytest.raises(StoreUnusable, match="ERR the server refuses AUTH") as error:
                 await open_url(f"redis://{user}127.0.0.1:{port}", ttl=60).open()

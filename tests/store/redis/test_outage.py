@@ -37,7 +37,7 @@ class Server:
 @pytest.fixture
 async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RedisStore, Server]]:
     monkeypatch.setattr(breaker, "PAUSE", (0.02, 0.1))
-    with servers.running("redis-server") as port:
+    with servers.running(servers.program_under_test()) as port:
         opened = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
         assert isinstance(opened, RedisStore)
         await opened.open()

@@ -216,7 +216,7 @@ async def test_a_proxy_whose_clock_is_an_hour_off_takes_nothing_from_others(
 
 async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
     port = servers.free_port()
-    with servers.running("redis-server", port=port):
+    with servers.running(servers.program_under_test(), port=port):
         store = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
         assert isinstance(store, RedisStore)
         await store.open()
@@ -228,7 +228,7 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
             await turns_of_the_loop()
             while store.link.traffic.running > 1:  # beside the reader of notices  # noqa: ASYNC110 - nothing tells it
                 await asyncio.sleep(0.01)
-    with servers.running("redis-server", port=port):
+    with servers.running(servers.program_under_test(), port=port):
         async with asyncio.timeout(10):
             with pytest.raises(CursorLost):
                 await waiting
@@ -247,7 +247,7 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch() -> None:
 
 async def test_waiters_wake_after_a_change_of_the_server_whose_clock_is_behind() -> None:
     port = servers.free_port()
-    with servers.running("redis-server", port=port):
+    with servers.running(servers.program_under_test(), port=port):
         store, other = (open_url(f"redis://127.0.0.1:{port}", ttl=1000.0) for _ in range(2))
         assert isinstance(store, RedisStore)
         await store.open()
@@ -256,7 +256,7 @@ async def test_waiters_wake_after_a_change_of_the_server_whose_clock_is_behind()
         async with asyncio.timeout(SOON):
             await store.follow(None, None, 60)
         epoch = store.epoch
-    with servers.running("redis-server", port=port):
+    with servers.running(servers.program_under_test(), port=port):
         async with asyncio.timeout(SOON):
             while store.epoch == epoch:  # noqa: ASYNC110 - the reader of notices finds it out
                 await asyncio.sleep(0.01)
@@ -344,7 +344,7 @@ async def test_a_store_that_cannot_be_reached_or_that_refuses_says_so_without_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
-    with servers.running("redis-server", "--requirepass", "other") as port:
+    with servers.running(servers.program_under_test(), "--requirepass", "other") as port:
         for refused in (port, servers.free_port()):
             with pytest.raises(StoreUnusable) as error:
                 await open_url(f"redis://127.0.0.1:{refused}", ttl=60).open()
@@ -358,7 +358,7 @@ async def test_a_store_that_cannot_be_reached_or_that_refuses_says_so_without_th
 
 
 async def test_a_full_server_is_unavailable_for_writes_and_not_for_reads() -> None:
-    with servers.running("redis-server", "--maxmemory-policy", "noeviction") as port:
+    with servers.running(servers.program_under_test(), "--maxmemory-policy", "noeviction") as port:
         store = open_url(f"redis://127.0.0.1:{port}", ttl=60)
         await store.open()
         assert isinstance(store, RedisStore)
