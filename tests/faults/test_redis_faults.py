@@ -183,16 +183,18 @@ class Loops:
         chats = itertools.count()
         while not is_over():
             history: list[Document] = [user(f"Chat {next(chats)} of {number}."), model("Yes.")]
-            told: dict[str, str] = {}
+            reported: dict[str, str] = {}
             for _ in range(4):
                 name = f"m{next(self._marks)}"
                 question = user(f'call mark {{"name": "{name}"}}')
                 text = await self._insist([*history, question])
-                told[name] = next(words for words in (f"done {name}", *ERRORS) if words in text)
-                self.errors[told[name]] += told[name] in ERRORS
+                reported[name] = next(words for words in (f"done {name}", *ERRORS) if words in text)
+                self.errors[reported[name]] += reported[name] in ERRORS
                 history += [question, model(text)]
             known = await self._insist([*history, user("repeat the results")])
-            self.lost += [f"{words} of {name} is not in {known}" for name, words in told.items() if words not in known]
+            self.lost += [
+                f"{words} of {name} is not in {known}" for name, words in reported.items() if words not in known
+            ]
 
     async def _insist(self, contents: list[Document]) -> str:
         async with asyncio.timeout(3 * SOON):
