@@ -214,12 +214,20 @@ async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query
 
 @_part("sessions")
 @needs("read")
-async def sessions(api: ApiDep, query: Annotated[_Cursor, Query()]) -> Response:
+async def sessions(api: ApiDep, caller: CallerDep, query: Annotated[_Cursor, Query()]) -> Response:
     found = await api.store.sessions(limit=_PER_PAGE, cursor=query.cursor)
     listed = [SessionView.of(one.name, one, api.settings).model_dump() for one in found.items]
     if not any(one["name"] == api.settings.session for one in listed) and query.cursor is None:
         listed.insert(0, SessionView.of(api.settings.session, None, api.settings).model_dump())
-    return page("sessions.html", {"sessions": listed, "next_cursor": found.next_cursor, "now": time.time()})
+    return page(
+        "sessions.html",
+        {
+            "sessions": listed,
+            "next_cursor": found.next_cursor,
+            "may_forget": caller.allows("admin"),
+            "now": time.time(),
+        },
+    )
 
 
 @_part("connect")

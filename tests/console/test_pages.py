@@ -309,3 +309,12 @@ async def test_sessions_show_where_each_setting_comes_from(page: httpx2.AsyncCli
     assert "default" in html
     assert "delivery placeholder (set for this session)" in html
     assert "max_rounds 10 (the proxy&#39;s option)" in html
+
+
+async def test_only_an_admin_may_forget_a_session(page: httpx2.AsyncClient, sign_in: SignIn, store: Store) -> None:
+    await store.put_policy("one", Policy(delivery="placeholder"))
+    assert 'data-send="DELETE" data-to="/v1/sessions/one"' in await part(page, "sessions")
+    reader = await sign_in("read")
+    assert "DELETE" not in await part(reader, "sessions")
+    assert (await page.request("DELETE", "/v1/sessions/one", json={})).status_code == 204
+    assert "one" not in [session.name for session in (await store.sessions()).items]

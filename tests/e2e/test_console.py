@@ -185,6 +185,19 @@ def test_tools_are_edited_and_a_mistake_is_named(proxy: Proxy, session: Session,
     expect(page.get_by_role("alert")).to_contain_text("changed")
 
 
+def test_a_session_is_forgotten_after_a_second_click(proxy: Proxy, session: Session, page: Page) -> None:
+    session.tools()
+    page.goto(f"{proxy.control.url}/console/sessions")
+    mine = page.locator("article", has=page.get_by_role("heading", name=session.name, exact=True))
+    forget = mine.get_by_role("button", name=f"Forget {session.name}")
+    expect(forget).to_be_hidden()
+    mine.get_by_text("Forget this session").click()
+    forget.click()
+    expect(mine).to_have_count(0)
+    names = [one["name"] for one in proxy.control.ask("GET", "/v1/sessions", params={"limit": 1000})["items"]]
+    assert session.name not in names
+
+
 def test_every_page_is_accessible_and_fits(proxy: Proxy, session: Session, page: Page, gemini: Gemini) -> None:
     """Light and dark, on a phone and on a desk."""
     ask(proxy, session, 'call get_weather {"city": "Oslo"}')
