@@ -229,9 +229,10 @@ OPTIONS: tuple[Option, ...] = (
         "graft_egress",
         Sequence[str],
         (),
-        "A host that HTTP tools may call; all other hosts are then refused. Examples: tools.example, *.tools.example, "
-        "192.168.1.7, 10.0.0.0/8, `public`, `loopback`, each with or without :PORT. Empty: public hosts and this "
-        "machine, but no private or link-local addresses. The proxy's own ports are always refused. Repeatable.",
+        "A host that HTTP tools may call, and that images and files in requests to /v1/responses may come from; all "
+        "other hosts are then refused. Examples: tools.example, *.tools.example, 192.168.1.7, 10.0.0.0/8, `public`, "
+        "`loopback`, each with or without :PORT. Empty: public hosts and, for tools, this machine, but no private or "
+        "link-local addresses. The proxy's own ports are always refused. Repeatable.",
     ),
     Option(
         "graft_session_access",

@@ -6,6 +6,7 @@ from starlette.requests import HTTPConnection, Request
 
 from addon.gateway.callers import access_of, caller_of
 from addon.gateway.conversations import Conversations
+from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
 from addon.gateway.handover import Handover
 from addon.gateway.upstream_factory import Caller
@@ -13,9 +14,13 @@ from addon.web.routing import ApiContext, parse
 
 
 class FrontDoor:
-    """`key`: the Gemini API key for callers that send none."""
+    """`key`: the Gemini API key for callers that send none. `download`: fetches files that a request names by URLs;
+    None if nothing does."""
 
-    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
+    def __init__(
+        self, engine: Engine, conversations: Conversations, key: str, download: Download | None = None
+    ) -> None:
+        self.download = download
         self.engine = engine
         self.conversations = conversations
         self.store = conversations.store

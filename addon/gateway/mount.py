@@ -6,6 +6,7 @@ from addon.core.summaries import Summary
 from addon.gateway import compatible, gemini, responses
 from addon.gateway.compatible import CompatibleRoutes
 from addon.gateway.conversations import Conversations
+from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
 from addon.gateway.gemini import GeminiRoutes
@@ -35,11 +36,13 @@ def gateway_routes(
     environ: Mapping[str, str],
     report: Callable[[Summary], None] = lambda summary: None,
     begun: Callable[[Summary], None] = lambda summary: None,
+    download: Download | None = None,
 ) -> ExtraRoutes:
-    """`begun` is called when a turn's request is rewritten, `report` at the end of each turn."""
+    """`download` fetches files that requests name by URLs. `begun` is called when a turn's request is rewritten,
+    `report` at the end of each turn."""
     engine = Engine(grafter, executors, upstreams, report, begun)
     conversations, key = Conversations(store), key_of(environ)
-    door = ResponsesRoutes(engine, conversations, key)
+    door = ResponsesRoutes(engine, conversations, key, download)
     routes = [
         *door.router().routes,
         socket_route(door, door.turns),

@@ -13,16 +13,15 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from addon.core.dialects.responses import ResponsesRequest, read_request
+from addon.core.dialects.responses import ResponsesRequest
 from addon.core.dialects.responses.invalid import bad
 from addon.core.framing.documents import Document, encode
 from addon.gateway.callers import access_of, caller_of
 from addon.gateway.conversations import LocalHistory
 from addon.gateway.failures import openai_error
 from addon.gateway.front_door import FrontDoor
-from addon.gateway.item_references import resolved
+from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import ResponseTurns
-from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import counted, ending_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web import tasks
@@ -69,7 +68,7 @@ class _Connection:
         self._websocket = websocket
         self._caller = caller
         self._api: ApiContext = websocket.scope["api"]
-        self._sealing = Sealing(door.store)
+        self._reader = RequestReader(door)
         self._local = LocalHistory()
         self._waiting: deque[str] = deque()
         self._arrived = asyncio.Event()
@@ -158,8 +157,8 @@ class _Connection:
             if body.get(name) is not None:
                 raise bad(name, "is not for WebSockets: every response comes as events", "unknown_parameter")
         given = self._door.with_model({name: value for name, value in body.items() if name != "type"})
-        given = await resolved(self._door.store, self._caller.session, given)
-        return read_request({**given, "stream": True}, self._sealing.unseal)
+        request, _ = await self._reader.read(self._caller.session, {**given, "stream": True})
+        return request
 
     async def _send(self, event: Document) -> None:
         if event["type"] == "error":

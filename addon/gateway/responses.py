@@ -7,26 +7,19 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.core.dialects.responses import (
-    Invalid,
-    compacted,
-    input_page,
-    read_compaction,
-    read_leniently,
-    read_request,
-    sse,
-)
+from addon.core.dialects.responses import Invalid, compacted, input_page, sse
 from addon.core.framing.documents import Document, encode
 from addon.gateway import responses_examples as examples
 from addon.gateway.callers import session_of
 from addon.gateway.conversations import Conversations
 from addon.gateway.describe import COMPACTION_BODY, IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
+from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import FrontDoor
-from addon.gateway.item_references import INPUT, ItemIds, resolved
+from addon.gateway.item_references import INPUT, ItemIds
+from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import Events, ResponseTurns
-from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example
@@ -45,12 +38,14 @@ _NONE = "No such response"
 
 
 class ResponsesRoutes(FrontDoor):
-    def __init__(self, engine: Engine, conversations: Conversations, key: str) -> None:
-        super().__init__(engine, conversations, key)
+    def __init__(
+        self, engine: Engine, conversations: Conversations, key: str, download: Download | None = None
+    ) -> None:
+        super().__init__(engine, conversations, key, download)
         self.turns = ResponseTurns(engine, conversations)
 
     def router(self) -> Group:
-        sealing = Sealing(self.store)
+        reader = RequestReader(self)
         router = Group("front doors")
 
         @router.post(
@@ -64,13 +59,9 @@ class ResponsesRoutes(FrontDoor):
             """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
             `function_call` items; the proxy runs the session's tools."""
             caller, body, handover = await self.receive(request, api, PATH)
-            ignored: list[str] = []
             try:
-                body = await resolved(self.store, caller.session, body)
-                if api.settings.lenient == "on":
-                    parsed, ignored = read_leniently(body, sealing.unseal)
-                else:
-                    parsed = read_request(body, sealing.unseal)
+                lenient = api.settings.lenient == "on"
+                parsed, ignored = await reader.read(caller.session, body, lenient=lenient)
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self.turns.events(caller, parsed, handover, api.ending)
@@ -93,14 +84,16 @@ class ResponsesRoutes(FrontDoor):
             summary in it, without tools; nothing is stored."""
             caller, body, handover = await self.receive(request, api, f"{PATH}/compact")
             try:
-                parsed = read_compaction(await resolved(self.store, caller.session, body), sealing.unseal)
+                parsed = await reader.read_compaction(caller.session, body)
             except Invalid as error:
                 return in_openai_s_words(error)
             events = self.turns.events(caller, parsed, handover, api.ending)
 
             def show(response: Document) -> Document:
                 if (
-                    found := compacted(response, lambda text: sealing.seal(text, "summary"), ItemIds(response["id"]))
+                    found := compacted(
+                        response, lambda text: reader.sealing.seal(text, "summary"), ItemIds(response["id"])
+                    )
                 ) is None:
                     raise TurnFailed(502, "toolgraft: the model wrote no summary")
                 return found

@@ -18,8 +18,10 @@ from addon.config_file.sessions import apply_sessions
 from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
+from addon.core.security.egress import PUBLIC_ONLY
 from addon.core.summaries import Summary
 from addon.descriptors import connection_limits, raise_descriptor_limit
+from addon.gateway.downloads import Downloads
 from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
@@ -108,7 +110,11 @@ class Runtime:
         self.recent = RecentRequests(has_siblings=membership() is not None)
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
         self._siblings = Siblings(settings.state / "processes", self.proxy_id) if store.suspends else None
-        egress = Egress(settings.egress, lambda: {*listening(), *(self.control_address or ())[1:]})
+
+        def own_ports() -> set[int]:
+            return {*listening(), *(self.control_address or ())[1:]}
+
+        egress = Egress(settings.egress, own_ports)
         self.executors = Executors(
             store,
             source,
@@ -172,6 +178,8 @@ class Runtime:
                     environ=environ,
                     report=lambda summary: self.report(summary),
                     begun=self.recent.begin,
+                    # Any client chooses these URLs, and this machine's other services are none of its business.
+                    download=Downloads(Egress(settings.egress or (PUBLIC_ONLY,), own_ports)),
                 )
                 | console_routes(),
             )

@@ -12,6 +12,7 @@ import pytest
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
+from addon.gateway.downloads import Download
 from addon.gateway.mount import gateway_routes
 from addon.gateway.upstream_factory import Caller
 from addon.loop.upstream import Outgoing, Upstream
@@ -47,7 +48,15 @@ class Outside:
 class House:
     """A proxy with its doors."""
 
-    def __init__(self, store: MemoryStore | None = None, *, environ: dict[str, str] | None = None, **options: Any):
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        *,
+        environ: dict[str, str] | None = None,
+        download: Download | None = None,
+        **options: Any,
+    ):
+        self.download = download
         self.environ = {"GEMINI_API_KEY": KEY} if environ is None else environ
         self.options = options
         self.store = store or MemoryStore()
@@ -62,6 +71,7 @@ class House:
             executors=self.proxy.executors,
             upstreams=self.outside,
             environ=self.environ,
+            download=self.download,
         )
         self.app: ControlApp = create_app(
             store=self.store,

@@ -50,7 +50,8 @@ def parse_rule(text: str) -> EgressRule:
         return EgressRule(host.removesuffix("."), None, number)
 
 
-DEFAULT = (EgressRule(PUBLIC, None, None), EgressRule(LOOPBACK, None, None))
+PUBLIC_ONLY = EgressRule(PUBLIC, None, None)
+DEFAULT = (PUBLIC_ONLY, EgressRule(LOOPBACK, None, None))
 
 
 def egress_allowed(rules: Sequence[EgressRule], host: str, address: str, port: int) -> bool:

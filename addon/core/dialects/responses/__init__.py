@@ -8,7 +8,7 @@ from addon.core.dialects.responses.compaction import compacted, read_compaction
 from addon.core.dialects.responses.errors import error_document, error_status
 from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
 from addon.core.dialects.responses.invalid import Invalid, Unsupported
-from addon.core.dialects.responses.items import is_reference
+from addon.core.dialects.responses.items import is_google_s_file, is_reference
 from addon.core.dialects.responses.past import AddedContents, StoredCalls
 from addon.core.dialects.responses.replay import events_of
 from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
@@ -28,6 +28,7 @@ __all__ = [
     "error_status",
     "events_of",
     "input_page",
+    "is_google_s_file",
     "is_reference",
     "read_compaction",
     "read_leniently",

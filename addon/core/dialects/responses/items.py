@@ -21,6 +21,10 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TYPES = ("message", "function_call", "function_call_output", "reasoning", "compaction", "web_search_call")
 _SUMMARY = "A summary of the conversation so far, which stands for its messages:\n\n"
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", re.IGNORECASE)
+_GOOGLE_S = re.compile(
+    r"https://(?:(?:www\.|m\.)?youtube\.com/watch\?|youtu\.be/|generativelanguage\.googleapis\.com/v1\w*/files/)"
+)
+DETAILS = ("auto", "low", "high", "original")
 _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
 
@@ -201,7 +205,7 @@ def _refusal(value: Document, at: str) -> Part | None:
 def _image(value: Document, at: str) -> Part:
     image = fields(value, ("type", "image_url", "detail", "file_id"), at)
     _no_stored_file(image, at, "image_url")
-    one_of(image.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses the resolution itself")
+    one_of(image.get("detail", "auto"), DETAILS, f"{at}.detail")
     blob = _data(required(image, "image_url", at), f"{at}.image_url", "data:image/png;base64,…")
     if not blob["mimeType"].startswith("image/"):
         raise bad(f"{at}.image_url", f"holds {blob['mimeType']}, which is no image", "invalid_image_format")
@@ -213,11 +217,35 @@ def _file(value: Document, at: str) -> Part:
     known = ("type", "file_data", "filename", "file_url", "file_id", "detail")
     file = fields(value, known, at)
     _no_stored_file(file, at, "file_data")
+    one_of(file.get("detail", "auto"), DETAILS, f"{at}.detail")
     if "file_url" in file:
-        message = 'cannot be fetched; send the file itself as file_data, such as "data:application/pdf;base64,…"'
-        raise bad(f"{at}.file_url", message, "unsupported_value")
-    one_of(file.get("detail", "auto"), ("auto",), f"{at}.detail", "Gemini chooses the resolution itself")
+        url = string(file["file_url"], f"{at}.file_url")
+        if "file_data" in file:
+            raise bad(f"{at}.file_url", "is given together with file_data; use only one of them")
+        if not is_google_s_file(url):
+            message = 'must be an http or https URL; or send the file as file_data: "data:application/pdf;base64,…"'
+            raise bad(f"{at}.file_url", message, "invalid_file_url")
+        return {"fileData": {"fileUri": url}}
     return {"inlineData": _data(required(file, "file_data", at), f"{at}.file_data", "data:application/pdf;base64,…")}
+
+
+def is_google_s_file(url: str) -> bool:
+    """Whether Gemini itself can read what a URL names: a video, or a file that was uploaded to it."""
+    return _GOOGLE_S.match(url) is not None
+
+
+def media_resolution(items: object) -> str | None:
+    """Gemini's resolution of all images and files: high if one of them is to be read closely, low if none need be."""
+    details = [
+        part.get("detail") or "auto"
+        for item in (items if isinstance(items, list) else ())
+        for holder in ("content", "output")
+        for part in (item[holder] if isinstance(item.get(holder), list) else ())
+        if part.get("type") in ("input_image", "input_file")
+    ]
+    if "high" in details or "original" in details:
+        return "MEDIA_RESOLUTION_HIGH"
+    return "MEDIA_RESOLUTION_LOW" if details and set(details) == {"low"} else None
 
 
 def _no_stored_file(part: Document, at: str, instead: str) -> None:
@@ -231,10 +259,7 @@ def _data(value: object, at: str, example: str) -> Document:
     head, comma, data = string(value, at).partition(",")
     found = _DATA_URL.fullmatch(head)
     if not comma or found is None:
-        problem = (
-            f'is "{head[:40]}…", which cannot be fetched' if head[:4].lower() == "http" else "is no base64 data URL"
-        )
-        raise bad(at, f'{problem}; send the data itself, as a data URL such as "{example}"')
+        raise bad(at, f'is no base64 data URL; it must be an http or https URL, or a data URL such as "{example}"')
     if not data:
         raise bad(at, "holds no data")
     if not _is_base64(data):

@@ -27,6 +27,7 @@ from addon.core.dialects.responses.items import (
     Input,
     Part,
     Unseal,
+    media_resolution,
     nothing_sealed,
     read_input,
 )
@@ -137,10 +138,13 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
     parallel = given.get("parallel_tool_calls")
     if parallel is not None:
         boolean(parallel, "parallel_tool_calls")
+    read = read_input(required(given, "input", ""), unseal)
+    if (resolution := media_resolution(given["input"])) is not None:
+        config["mediaResolution"] = resolution
     request = ResponsesRequest(
         model=model,
         raw_input=required(given, "input", ""),
-        input=read_input(required(given, "input", ""), unseal),
+        input=read,
         instructions=string(given["instructions"], "instructions") if "instructions" in given else None,
         tools=declared,
         tool_choice=given.get("tool_choice"),

@@ -168,9 +168,9 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "an image that is none": (part(type="input_image", image_url=PDF_URL), "input[0].content[0].image_url", "no image"),
     "no image": (part(type="input_image"), "input[0].content[0].image_url", "missing"),
     "a close look": (
-        part(type="input_image", image_url=PNG_URL, detail="high"),
+        part(type="input_image", image_url=PNG_URL, detail="full"),
         "input[0].content[0].detail",
-        "itself",
+        "original",
     ),
     "data that is not base64": (
         part(type="input_image", image_url="data:image/png;base64,@@@"),
@@ -214,9 +214,9 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "data URL",
     ),
     "a file at a close look": (
-        part(type="input_file", file_data=PDF_URL, detail="low"),
+        part(type="input_file", file_data=PDF_URL, detail=1),
         "input[0].content[0].detail",
-        "itself",
+        "original",
     ),
     "a call without a name": ([HI, {**CALL, "name": ""}], "input[1].name", "empty"),
     "a call without an id": ([HI, {**CALL, "call_id": None}], "input[1].call_id", "missing"),
