@@ -1,9 +1,9 @@
 """Collects the stored calls that an OpenAI request refers to, and the open calls of its conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from addon.core.dialects.responses import ResponsesRequest, StoredCalls
-from addon.core.dialects.responses.items import CallOutput
+from addon.core.dialects.responses.items import CallOutput, FunctionCall
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import responses_in
 from addon.core.history.steps import take_response
@@ -29,6 +29,7 @@ async def stored_calls(store: Store, conversation: Conversation, parsed: Respons
         step=step,
         has_history=bool(conversation.contents),
         asked=_asked(conversation.contents) if without else (),
+        answered=_answered(conversation, parsed, {call_id: one.part for call_id, one in given.items()}),
     )
 
 
@@ -61,7 +62,34 @@ def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:
 
 
 def _asked(contents: Sequence[Document]) -> list[Document]:
-    """What the user said before the last model turn, as Parts."""
-    behind = len(_behind_last_step(contents))
-    before = contents[len(contents) - behind - 2 : len(contents) - behind - 1]
-    return [part for content in before for part in parts_of(content) if get(part, "functionResponse") is None]
+    """What the user last said before the last model turn, as Parts."""
+    for content in reversed(contents[: len(contents) - len(_behind_last_step(contents))]):
+        parts = [part for part in parts_of(content) if get(part, "functionResponse") is None]
+        if content.get("role") != "model" and parts:
+            return parts
+    return []
+
+
+def _answered(
+    conversation: Conversation, parsed: ResponsesRequest, given: Mapping[str, Document]
+) -> dict[str, list[Document]]:
+    """The functionResponses in the history for calls whose outputs the request repeats alone, by the calls' ids."""
+    made = {item.call_id for item in parsed.input.items if isinstance(item, FunctionCall)} | conversation.calls.keys()
+    repeated = {
+        item.call_id: given[item.call_id]
+        for item in parsed.input.items
+        if isinstance(item, CallOutput) and item.call_id in given and item.call_id not in made
+    }
+    found: dict[str, list[Document]] = {call_id: [] for call_id in repeated}
+    step: list[Document] = []
+    for content in conversation.contents if repeated else ():
+        if content.get("role") == "model":
+            step = [part for part in parts_of(content) if isinstance(get(part, "functionCall"), dict)]
+            continue
+        responses = responses_in([content])
+        for part in step:
+            response = take_response(get(part, "functionCall"), responses)
+            for call_id, call in repeated.items():
+                if response is not None and part == call:
+                    found[call_id].append(response)
+    return {call_id: responses for call_id, responses in found.items() if responses}

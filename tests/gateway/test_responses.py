@@ -245,3 +245,29 @@ async def test_an_answer_without_content_can_be_continued(house: House, stream: 
     assert silent["output"] == []
     assert text(await house.respond("two", previous_response_id=silent["id"])) == "a"
     assert "one" in str(upstream.bodies[-1]["contents"])
+
+
+@pytest.mark.parametrize("by", ["conversation", "previous_response_id"])
+async def test_a_client_may_send_all_outputs_since_its_question(home: House, gemini: StrictGemini, by: str) -> None:
+    """As the AI SDK does in a conversation: the question and the outputs of all steps, without the calls."""
+    question = {"role": "user", "content": f"{TWO} then call get_time {{}} then call get_time {{}}"}
+    given: list[Document] = [question]
+    more: Document = {"conversation": "c"} if by == "conversation" else {}
+    response = await home.respond(given, tools=TOOLS, **more)
+    for n in range(3):
+        given += [output(one, n=n) for one in calls(response)]
+        before = {"previous_response_id": response["id"]} if by == "previous_response_id" else more
+        response = await home.respond(given, **before)
+    assert 'get_time returned {"n": 2}' in text(response)
+    contents = gemini.requests[-1]["body"]["contents"]
+    assert [content["role"] for content in contents] == ["user", "model"] * 3 + ["user"]
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+
+
+async def test_an_earlier_output_may_not_be_changed(home: House) -> None:
+    question = {"role": "user", "content": "call get_time {} then call get_time {}"}
+    (first,) = calls(await home.respond([question], tools=TOOLS, conversation="c"))
+    (second,) = calls(await home.respond([question, output(first, hour=1)], conversation="c"))
+    given = [question, output(first, hour=2), output(second, hour=3)]
+    error = (await home.respond(given, 400, conversation="c"))["error"]
+    assert (error["param"], "differs" in error["message"]) == ("input[1].output", True)

@@ -27,7 +27,8 @@ class StoredCalls:
     `waiting`: the calls of the history's last turn, in order. `responses`: call id → the functionResponse Part of each
     waiting call that already has its result. `hidden`: the waiting calls that the client did not get yet. `step`: the
     calls, in order, of the step that ends the input, if calls are given out one by one. `has_history`: whether there is
-    a history. `asked`: what the user said before the waiting calls."""
+    a history. `asked`: what the user last said before the waiting calls. `answered`: call id → the functionResponses in
+    the history that may be the result of an earlier call."""
 
     calls: Mapping[str, Part] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class StoredCalls:
     step: Mapping[str, Part] = field(default_factory=dict)
     has_history: bool = False
     asked: Sequence[Part] = ()
+    answered: Mapping[str, Sequence[Document]] = field(default_factory=dict)
 
 
 class AddedContents(NamedTuple):
@@ -50,7 +52,7 @@ class AddedContents(NamedTuple):
 def add_items(items: Sequence[Item], past: StoredCalls, model: str, carried: Carried) -> AddedContents:
     """Convert items to Contents. `carried`: for calls that are not stored. Raises Invalid for outputs of unknown calls,
     calls without outputs, and items in an invalid order."""
-    items = _without_question(items, past)
+    items = _without_question(_without_answered(items, past, model), past)
     outputs = {item.call_id: item for item in items if isinstance(item, CallOutput)}
     _check_outputs(items, outputs, past)
     responses = dict(past.responses)
@@ -58,8 +60,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str, carried: Car
         if call_id in outputs:
             response = _response(past.calls[call_id], outputs[call_id], model)
             if past.responses.get(call_id, response) != response:
-                at = f"{outputs[call_id].at}.output"
-                raise bad(at, f"differs from the output that was given for {call_id} before; the first one counts")
+                raise _differs(outputs[call_id])
             responses[call_id] = response
     missing = [call_id for call_id in past.waiting if call_id not in responses]
     waiting = set(past.waiting)
@@ -75,6 +76,22 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str, carried: Car
     for item in rest:
         builder.take(item)
     return builder.end()
+
+
+def _without_answered(items: Sequence[Item], past: StoredCalls, model: str) -> Sequence[Item]:
+    """The items without outputs that the history has: some clients send all outputs since the question again."""
+    left: list[Item] = []
+    for item in items:
+        if not isinstance(item, CallOutput) or item.call_id not in past.answered:
+            left.append(item)
+        elif _response(past.calls[item.call_id], item, model)["functionResponse"] not in past.answered[item.call_id]:
+            raise _differs(item)
+    return left
+
+
+def _differs(output: CallOutput) -> Invalid:
+    message = f"differs from the output that was given for {output.call_id} before; the first one counts"
+    return bad(f"{output.at}.output", message)
 
 
 def _without_question(items: Sequence[Item], past: StoredCalls) -> Sequence[Item]:
