@@ -32,6 +32,13 @@ OPTIONS: tuple[Option, ...] = (
         "`on` uses `graft_config` only with the contents that `toolgraft trust` has recorded. `toolgraft serve` sets "
         "it for a file of the working folder.",
     ),
+    Option(
+        "graft_reload",
+        str,
+        "on",
+        "`on` applies changes of tools files, MCP files and the toolgraft.toml while the proxy runs; `off` leaves them "
+        "to the next start.",
+    ),
     Option("graft_session", str, "default", "The session of requests that do not name one."),
     Option(
         "graft_client_tools",

@@ -78,6 +78,7 @@ class Settings(BaseModel):
 
     config: str = ""
     config_trusted: Literal["on", "off"] = "off"
+    reload: Literal["on", "off"] = "on"
     session: SessionName = "default"
     client_tools: Literal["strip", "keep"] = "strip"
     delivery: Delivery = "auto"

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,12 @@ _LARGEST = 16 * 1024 * 1024
 
 
 class ConfigError(ValueError):
-    """A toolgraft.toml that cannot be used. The message begins with the file and line."""
+    """A toolgraft.toml that cannot be used. The message begins with the file and line. `files`: other files that it
+    names, up to the error."""
+
+    def __init__(self, message: str, files: Sequence[Path] = ()) -> None:
+        super().__init__(message)
+        self.files = tuple(files)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def load_config(path: Path, *, trusted: bool = False) -> ConfigFile:
 def parse_config(path: Path, content: bytes) -> ConfigFile:
     """`path`: names the file in errors, and its folder is where relative paths start. Raises ConfigError for the first
     error."""
+    files: list[Path] = []
     try:
         try:
             text = content.decode()
@@ -112,16 +118,16 @@ def parse_config(path: Path, content: bytes) -> ConfigFile:
             document = parse_toml(text)
         except TomlError as error:
             raise ConfigError(f"{path}:{error.line}: not TOML: {error}") from None
-        return _Reader(path, document).read()
+        return _Reader(path, document, files).read()
     except ConfigError as error:
-        raise ConfigError(printable(str(error))) from None
+        raise ConfigError(printable(str(error)), files) from None
 
 
 class _Reader:
-    def __init__(self, path: Path, document: TomlDocument) -> None:
+    def __init__(self, path: Path, document: TomlDocument, files: list[Path]) -> None:
         self._path = path
         self._document = document
-        self._files: list[Path] = []
+        self._files = files
 
     def read(self) -> ConfigFile:
         values = self._document.values

@@ -41,12 +41,12 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _file() -> Path:
+def trust_file() -> Path:
     return state_folder() / "trusted_configs.json"
 
 
 def _read() -> dict[str, str]:
-    file = _file()
+    file = trust_file()
     check_folder(file.parent)
     try:
         found: dict[str, str] = json.loads(file.read_text())
@@ -58,6 +58,6 @@ def _read() -> dict[str, str]:
 
 
 def _write(hashes: dict[str, str]) -> None:
-    file = _file()
+    file = trust_file()
     make_folder(file.parent)
     write_file(file, json.dumps(hashes, indent=2))

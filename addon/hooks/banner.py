@@ -75,6 +75,8 @@ def _tools(executors: Executors) -> Iterator[str]:
     if executors.source is None:
         return
     shared = [tool.declaration for tool in executors.tools.values()]
+    if not shared and not executors.source.server_states():
+        return
     yield "  tools of every session:" + ("" if shared else " none yet")
     for line in tool_groups(tool_rows(None, shared, executors)):
         yield f"    {line}"

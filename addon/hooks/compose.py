@@ -21,6 +21,7 @@ from addon.hooks.log_lines import LogLines
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
+from addon.hooks.reloading import Reloading
 from addon.hooks.request_lines import RequestLines
 from addon.hooks.retirement import Retirement
 from addon.hooks.routing import Routing
@@ -124,11 +125,12 @@ def build_addons() -> list[object]:
     grafting = Grafting(lifecycle, routing, looping)
     live_hooks = LiveHooks(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
+    reloading = Reloading(lifecycle)
     lines = RequestLines(lifecycle, routing, grafting, shadow_flows)
     first = [Stdout(), lifecycle, LogLines(), Connections(lifecycle), Masking(), pool, upstream_factory]
     last: list[object] = [Speedups(lifecycle)]
     if (member := membership()) is not None:
         last.append(Retirement(lifecycle, member))
-    last += [lines, ConsoleCommands(lifecycle)]
+    last += [lines, ConsoleCommands(lifecycle), reloading]
     add_view()
     return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last])]

@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from mitmproxy import ctx, exceptions, flowfilter
 from mitmproxy.addonmanager import Loader
@@ -59,11 +61,19 @@ class Lifecycle:
         for option in OPTIONS:
             loader.add_option(option.name, option.typespec, option.default, option.help)
         try:
-            self.file_options.take(ctx.options, take_deferred(ctx.options))
+            self._take_options()
         except Exception as error:
             self._refused = True
             ctx.options.deferred.clear()  # mitmproxy would fail on the same value again
             self.refuse(error, starting=True)
+
+    def _take_options(self) -> None:
+        """Set the options that wait, then those of a toolgraft.toml."""
+        given = take_deferred(ctx.options)
+        if ctx.options.graft_config:
+            trusted = ctx.options.graft_config_trusted != "off"
+            self.file_options = FileOptions.read(Path(ctx.options.graft_config), trusted=trusted, given=given)
+            ctx.options.update(**self.file_options.taken)
 
     def configure(self, updated: set[str]) -> None:
         if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
@@ -84,12 +94,7 @@ class Lifecycle:
 
     def _apply(self) -> None:
         check_misspelt(ctx.options)
-        values = self.file_options.values({o.name: getattr(ctx.options, o.name) for o in OPTIONS})
-        settings = Settings.from_options(values)
-        try:
-            chosen = flowfilter.parse(settings.filter) if settings.filter else None
-        except ValueError as error:
-            raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
+        settings, chosen = self.parse({o.name: getattr(ctx.options, o.name) for o in OPTIONS}, self.file_options)
         if self.runtime is None:
             self.runtime = Runtime.start(settings, self.upstreams, listening=_ports, in_flight=self.in_flight)
             if (config := self.file_options.config) is not None:
@@ -98,11 +103,21 @@ class Lifecycle:
             self.runtime.change(settings)
         self.filter = chosen
 
+    def parse(
+        self, options: Mapping[str, Any], file_options: FileOptions
+    ) -> tuple[Settings, flowfilter.TFilter | None]:
+        """The settings and the flow filter of these options. Raises ValueError."""
+        settings = Settings.from_options(file_options.values(options))
+        try:
+            return settings, flowfilter.parse(settings.filter) if settings.filter else None
+        except ValueError as error:
+            raise ValueError(f"graft_filter={settings.filter!r}: must be a mitmproxy flow filter: {error}") from None
+
     def refuse(self, error: Exception, *, starting: bool) -> None:
         """Refuse options. In a running mitmproxy, an OptionsError undoes their change. While mitmproxy starts, an error
         in the log ends it with status 1, but only once its servers are up: their set-up is cancelled, so that they are
         never up for a moment."""
-        words = self.file_options.located(_in_words(error))
+        words = self.file_options.located(in_words(error))
         if not starting:
             raise exceptions.OptionsError(words) from error
         logger.error(words)
@@ -132,7 +147,7 @@ class Lifecycle:
             pid = os.getpid() if membership() is None else os.getppid()
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": pid}))
         except Exception as error:
-            logger.error(self.file_options.located(_in_words(error)))  # as in `configure`: the start is not over yet
+            logger.error(self.file_options.located(in_words(error)))  # as in `configure`: the start is not over yet
             return
         if (member := membership()) is None or member.slot == 0:
             for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
@@ -187,11 +202,11 @@ def _ports() -> set[int]:
     return page | {address[1] for server in servers for address in server.listen_addrs}
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """The error as one line for the log. Input of the user must not forge a line or move a terminal's cursor."""
     if isinstance(error, ValidationError):
         words = explain(error)
-    elif isinstance(error, ValueError | OSError | StoreError | SourceError):
+    elif isinstance(error, ValueError | OSError | StoreError | SourceError | exceptions.OptionsError):
         words = str(error)
     else:
         logger.debug("why the start failed", exc_info=error)

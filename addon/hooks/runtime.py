@@ -30,13 +30,13 @@ from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
 from addon.loop.siblings import Siblings
-from addon.loop.sources import sources_of
+from addon.loop.sources import ProxySources, sources_of
 from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.supervisor.membership import Membership, membership
-from addon.tools.base import SourceError, ToolSource
+from addon.tools.base import SourceError
 from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
 from addon.tools.schema_checks import SchemaChecks
@@ -59,6 +59,9 @@ FIXED = (
     *("max_headers", "header_timeout"),
 )
 """Settings that cannot change while the proxy runs."""
+
+SOURCES = ("tools", "mcp")
+"""Those of them that change together with the files that they name (`addon.hooks.reloading`)."""
 
 _LEASE = 60.0
 """Seconds after which a proxy that has not renewed its lease counts as dead, and its calls as lost."""
@@ -95,7 +98,7 @@ class Runtime:
         store: Store,
         token: str | None,
         listener: socket.socket | None,
-        source: ToolSource | None,
+        sources: ProxySources | None,
         checks: SchemaChecks,
         pins: Pins | None,
         upstreams: UpstreamFactory,
@@ -117,7 +120,7 @@ class Runtime:
         egress = Egress(settings.egress, own_ports)
         self.executors = Executors(
             store,
-            source,
+            None if sources is None else sources.combined,
             proxy_id=self.proxy_id,
             egress=egress,
             count=self.metrics.count_ended,
@@ -141,7 +144,10 @@ class Runtime:
         """Called at the end of each request to a front door."""
         self.ready = asyncio.Event()
         """Set once the store is open and the tools of all sources are known. Requests wait until then."""
-        if source is None and not store.suspends:
+        self.sources = sources
+        self.changes_sources = False
+        """Whether the tool sources are being replaced."""
+        if sources is None and not store.suspends:
             self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
@@ -218,8 +224,9 @@ class Runtime:
             if holds_folder:  # otherwise the folder may not exist before `serve`
                 undo.callback(_lock(settings.state, member))
             checks = SchemaChecks()
-            pins = Pins(settings.state / "mcp_pins.json", _write) if settings.mcp and settings.mcp_pin == "on" else None
-            source = sources_of(settings, checks, pins)
+            has_mcp = settings.mcp or settings.config  # which may name servers later
+            pins = Pins(settings.state / "mcp_pins.json", _write) if has_mcp and settings.mcp_pin == "on" else None
+            sources = sources_of(settings, checks, pins)
             token = own_token(settings, environ) if settings.control else None
             listener = bind(*settings.control, member) if settings.control else None
             if listener is not None:
@@ -227,7 +234,7 @@ class Runtime:
             if not store.suspends:
                 run_now(_open(store))
             runtime = cls(
-                settings, store, token, listener, source, checks, pins, upstreams, environ, listening, in_flight
+                settings, store, token, listener, sources, checks, pins, upstreams, environ, listening, in_flight
             )
             if not store.suspends:
                 run_now(store.hold(runtime.proxy_id, _LEASE))
@@ -243,6 +250,8 @@ class Runtime:
     def change(self, settings: Settings) -> None:
         """Apply new settings. Raises ValueError if one of FIXED differs."""
         for name in FIXED:
+            if name in SOURCES and self.changes_sources:
+                continue
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings

@@ -116,6 +116,10 @@ class Executors:
             await list_tools()
             self._opened = True
 
+    def forget_results(self) -> None:
+        """Reuse no result from before: the tools' code may have changed."""
+        self._shared.forget_all()
+
     async def close(self) -> None:
         await _cancel_all(self._tasks | self._shared.tasks)
         await self.late_writes.close()

@@ -79,6 +79,11 @@ class SharedRuns:
         for key in [key for key in self._in_flight if key.session == session]:
             del self._in_flight[key]
 
+    def forget_all(self) -> None:
+        """Drop the results of all sessions: the tools that gave them may have changed."""
+        for session in list(self._versions):
+            self.forget(session)
+
     async def _shared(self, key: RunKey, run: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         """Run identical calls once. The run is cancelled when the last waiting call goes."""
         shared = self._in_flight.get(key)

@@ -1,28 +1,144 @@
-"""The tool sources named in the settings, as one source. Each kind is imported only if it is used: without the MCP SDK
-the proxy starts in two thirds of the time."""
+"""The tool sources named in the settings, as one source that can be changed while the proxy runs. Each kind is imported
+only if it is used: without the MCP SDK the proxy starts in two thirds of the time."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from addon.settings import Settings
-from addon.tools.base import ToolSource
-from addon.tools.mcp_pins import Pins
+from addon.tools.base import SourceError, ToolSource
+from addon.tools.combined import Combined, ToolTable
+from addon.tools.daemon_pool import DaemonPool
+from addon.tools.mcp_pins import PinnedSource, Pins
 from addon.tools.schema_checks import SchemaChecks
 
+_IMPORT_TIMEOUT = 60.0
+"""Seconds that the import of a changed tools file may take."""
 
-def sources_of(settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> ToolSource | None:
-    """None if the settings name no source. Imports Python files; starts nothing. Raises SourceError."""
-    sources: list[ToolSource] = []
-    if settings.tools:
-        from addon.tools.python import PythonSource
 
-        sources += [PythonSource(path) for path in settings.tools]
-    if settings.mcp:
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """A source as the files describe it. Two with the same `identity` are the same source. `make` raises SourceError;
+    `is_slow`: it may run for long."""
+
+    identity: Hashable
+    name: str
+    make: Callable[[], ToolSource]
+    is_slow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    identity: Hashable
+    name: str
+    source: ToolSource
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Sources that are open, but not in use yet. `names`: what is added, changed or removed."""
+
+    entries: list[_Entry]
+    tools: ToolTable
+    new: list[ToolSource]
+    names: list[str]
+    pinned: Mapping[str, PinnedSource]
+
+
+class ProxySources:
+    """`combined` has the tools of all sources. The constructor imports Python files and starts nothing. Raises
+    SourceError."""
+
+    def __init__(self, settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> None:
+        self._checks = checks
+        self._pins = pins
+        self._entries = [_Entry(spec.identity, spec.name, spec.make()) for spec in self._specs(settings)]
+        self._importing = DaemonPool("import of changed tools files")
+        self.combined = Combined([entry.source for entry in self._entries], name="graft_tools and graft_mcp")
+
+    async def prepare(self, settings: Settings) -> Change:
+        """Open what is new in the settings or in the files that they name. Nothing changes before `apply`. Raises
+        SourceError, also if a server that was up would be replaced by one that does not come up."""
+        free, entries, new = list(self._entries), list[_Entry](), list[_Entry]()
+        pinned = self._pins.current() if self._pins is not None else {}
+        for spec in self._specs(settings):
+            entry = next((one for one in free if one.identity == spec.identity), None)
+            if entry is not None:
+                free.remove(entry)
+            else:
+                entry = _Entry(spec.identity, spec.name, await self._made(spec))
+                new.append(entry)
+            entries.append(entry)
+        try:
+            tools = await self.combined.prepare([entry.source for entry in entries])
+        except BaseException:
+            self._restore_pins(pinned)
+            raise
+        names = dict.fromkeys(entry.name for entry in [*new, *free])
+        return Change(entries, tools, [entry.source for entry in new], list(names), pinned)
+
+    def apply(self, change: Change) -> None:
+        """Use the prepared sources from now on. Calls in progress end where they began."""
+        self._entries = change.entries
+        self.combined.replace([entry.source for entry in change.entries], change.tools)
+        if self._pins is not None:
+            self._pins.keep_only(state.name for state in self.combined.server_states())
+
+    async def discard(self, change: Change) -> None:
+        """Close the prepared sources: they are not used."""
+        await self.combined.discard(change.new)
+        self._restore_pins(change.pinned)
+
+    def _restore_pins(self, pinned: Mapping[str, PinnedSource]) -> None:
+        if self._pins is not None:
+            self._pins.restore(pinned)
+
+    async def _made(self, spec: _Spec) -> ToolSource:
+        if not spec.is_slow:
+            return spec.make()
+        try:
+            async with asyncio.timeout(_IMPORT_TIMEOUT):
+                return await self._importing.run(spec.make)
+        except TimeoutError:
+            raise SourceError(f"{spec.name}: its import takes longer than {_IMPORT_TIMEOUT:g} s") from None
+
+    def _specs(self, settings: Settings) -> Iterator[_Spec]:
+        for path in settings.tools:
+            yield _python(path)
+        names: dict[str, int] = {}
+        for path in settings.mcp:
+            yield from self._servers(path, settings, names)
+
+    def _servers(self, path: str, settings: Settings, names: dict[str, int]) -> Iterator[_Spec]:
+        """`names`: how often each name of a server was met: its tools are pinned under a unique one."""
         from addon.tools.mcp_bounds import McpBounds
-        from addon.tools.mcp_servers import load
+        from addon.tools.mcp_config import read_servers
+        from addon.tools.mcp_servers import server_source
 
         bounds = McpBounds(settings.max_tools, settings.max_tool, settings.max_line)
-        for path in settings.mcp:
-            sources += load(path, checks, pins, bounds)
-    if not sources:
-        return None
-    from addon.tools.combined import Combined
+        for name, server in read_servers(path).items():
+            number = names[name] = names.get(name, 0) + 1
+            unique = name if number == 1 else f"{name}#{number}"
+            identity = ("mcp", path, unique, server.model_dump_json(), frozenset(server.approvals))
+            make = partial(server_source, name, server, self._checks, self._pins, bounds, unique)
+            yield _Spec(identity, f"MCP server {name}", make)
 
-    return Combined(sources, name="graft_tools and graft_mcp")
+
+def _python(path: str) -> _Spec:
+    from addon.tools.python import PythonSource
+
+    try:
+        digest = hashlib.sha256(Path(path).read_bytes()).digest()
+    except (OSError, ValueError):
+        digest = b""  # PythonSource says what is wrong
+    return _Spec(("python", path, digest), path, lambda: PythonSource(path), is_slow=True)
+
+
+def sources_of(settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> ProxySources | None:
+    """None if there are no sources, and no configuration file that may add some. Raises SourceError."""
+    if not (settings.tools or settings.mcp or settings.config):
+        return None
+    return ProxySources(settings, checks, pins)

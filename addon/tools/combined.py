@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -12,19 +13,29 @@ from addon.tools.refresher import Refresher
 
 _log = logging.getLogger(__name__)
 
+type ToolTable = dict[str, tuple[Tool, ToolSource]]
+"""Tools by name, each with its source."""
+
 
 class Combined(ToolSource):
     """Opens its sources concurrently, always closes all of them, and sends each call to the source of its tool.
 
     Opening raises SourceError if two tools have the same name. If names clash later, the first source in the list keeps
     the name, and a warning is logged.
+
+    While it is open, the sources can be replaced: `prepare` opens the new ones, and then `replace` uses them or
+    `discard` closes them.
     """
 
     def __init__(self, sources: Sequence[ToolSource], *, name: str = "tools") -> None:
         self.name = name
         self._sources = list(sources)
         self._opened: list[ToolSource] = []
-        self._tools: dict[str, tuple[Tool, ToolSource]] = {}
+        self._running: Counter[ToolSource] = Counter()
+        """How many calls each source runs now."""
+        self._call_ended = asyncio.Event()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._tools: ToolTable = {}
         self._refresher = Refresher(self._refresh, f"the tools of {name}")
 
     async def __aenter__(self) -> Self:
@@ -35,7 +46,7 @@ class Combined(ToolSource):
                 if outcome is not None:
                     raise outcome
             async with self._refresher.lock:
-                self._tools, clashes = await self._collect()
+                self._tools, clashes = await _collected(self._sources)
             if clashes:
                 raise SourceError("; ".join(clashes))
         except BaseException:
@@ -62,7 +73,75 @@ class Combined(ToolSource):
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
         if name not in self._tools:
             raise ToolError(f"there is no tool {name!r}")
-        return await self._tools[name][1].call(name, args, call_id=call_id)
+        source = self._tools[name][1]
+        self._running[source] += 1
+        try:
+            return await source.call(name, args, call_id=call_id)
+        finally:
+            self._running[source] -= 1
+            self._call_ended.set()
+
+    async def prepare(self, sources: Sequence[ToolSource]) -> ToolTable:
+        """Open those of these sources that are not in use. Returns the tools of all. Raises SourceError, with the new
+        ones closed, if one cannot be opened, if names clash, or if a server that is up would give way to one that is
+        not."""
+        new = [source for source in sources if source not in self._sources]
+        for source in new:
+            source.changed = self._refresher.request
+        try:
+            for outcome in await _outcomes([self._open(source) for source in new]):
+                if outcome is not None:
+                    raise outcome
+            tools, clashes = await _collected(sources)
+            if clashes:
+                raise SourceError("; ".join(clashes))
+            self._check_servers(new)
+            return tools
+        except BaseException:
+            await self.discard(new)
+            raise
+
+    def _check_servers(self, new: Sequence[ToolSource]) -> None:
+        up = {state.name for state in self.server_states() if state.is_up}
+        for state in (state for source in new for state in source.server_states()):
+            if not state.is_up and state.name in up:
+                raise SourceError(f"MCP server {state.name} does not come up as it is now configured: {state.error}")
+
+    def replace(self, sources: Sequence[ToolSource], tools: ToolTable) -> None:
+        """Use these sources, which are open, and their tools from now on. Calls in progress end at the source where
+        they began; one that is left out is closed then."""
+        for source in (one for one in self._sources if one not in sources):
+            source.changed = None
+            if source in self._opened:
+                self._opened.remove(source)
+                task = asyncio.ensure_future(self._retire(source))
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+        self._sources, self._tools = list(sources), tools
+        self._refresher.request()  # a list may have changed meanwhile
+
+    async def discard(self, sources: Sequence[ToolSource]) -> None:
+        """Close prepared sources that are not used."""
+        opened = [source for source in sources if source in self._opened]
+        for source in opened:
+            self._opened.remove(source)
+        for outcome in await _outcomes([source.__aexit__(None, None, None) for source in opened], uncancelled=True):
+            if outcome is not None:
+                _log.warning("a source that is not used could not be closed: %s", outcome)
+
+    async def _retire(self, source: ToolSource) -> None:
+        """Close a source once its calls have ended, or when everything is closed."""
+        try:
+            while self._running[source]:
+                self._call_ended.clear()
+                await self._call_ended.wait()
+        except asyncio.CancelledError:
+            pass
+        self._running.pop(source, None)
+        try:
+            await source.__aexit__(None, None, None)
+        except Exception as error:
+            _log.warning("%s could not be closed: %s", source.name, error)
 
     async def _open(self, source: ToolSource) -> None:
         await source.__aenter__()
@@ -73,32 +152,38 @@ class Combined(ToolSource):
     ) -> list[BaseException | None]:
         opened, self._opened, self._tools = self._opened, [], {}
         await self._refresher.close()
+        retiring = list(self._retiring)
+        for task in retiring:
+            task.cancel()
+        if retiring:
+            await asyncio.wait(retiring)
         return await _outcomes([source.__aexit__(kind, error, trace) for source in opened], uncancelled=True)
-
-    async def _collect(self) -> tuple[dict[str, tuple[Tool, ToolSource]], list[str]]:
-        """The tools of all sources by name, and a message for each clash of names."""
-        tools: dict[str, tuple[Tool, ToolSource]] = {}
-        clashes = []
-        for source in self._sources:
-            for tool in await source.list_tools():
-                if tool.name in tools:
-                    first = tools[tool.name][1].name
-                    clashes.append(
-                        f"two tools are named {tool.name!r}: one of {first} and one of {source.name}; "
-                        "rename one, or give one of the sources a prefix"
-                    )
-                else:
-                    tools[tool.name] = (tool, source)
-        return tools, clashes
 
     async def _refresh(self) -> None:
         if len(self._opened) < len(self._sources):
             return  # closed, or still opening: opening collects the tools itself
-        self._tools, clashes = await self._collect()
+        self._tools, clashes = await _collected(self._sources)
         for clash in clashes:
             _log.warning("%s", clash)
         if self.changed:
             self.changed()
+
+
+async def _collected(sources: Sequence[ToolSource]) -> tuple[ToolTable, list[str]]:
+    """The tools of all sources, and a message for each clash of names."""
+    tools: ToolTable = {}
+    clashes = []
+    for source in sources:
+        for tool in await source.list_tools():
+            if tool.name in tools:
+                first = tools[tool.name][1].name
+                clashes.append(
+                    f"two tools are named {tool.name!r}: one of {first} and one of {source.name}; "
+                    "rename one, or give one of the sources a prefix"
+                )
+            else:
+                tools[tool.name] = (tool, source)
+    return tools, clashes
 
 
 class Prefixed(ToolSource):

@@ -84,6 +84,11 @@ class Server(BaseModel):
             server._sets_approval = frozenset(names)
         return server
 
+    @property
+    def approvals(self) -> frozenset[str]:
+        """The tools for which the configuration sets `approval`, true or false."""
+        return self._sets_approval
+
     def decides_approval(self, tool: str) -> bool:
         """Whether the configuration sets `approval`, true or false, for a tool."""
         return tool in self._sets_approval

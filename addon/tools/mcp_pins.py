@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +55,9 @@ class HeldBackTool:
 
 
 @dataclass(slots=True)
-class _Source:
+class PinnedSource:
+    """The current tools of a server. `changed` is called when one of them has been accepted."""
+
     tools: Mapping[str, Document] = field(default_factory=dict)
     changed: Callable[[], None] | None = None
 
@@ -70,19 +72,19 @@ class Pins:
         self._lock = filelock.FileLock(path.with_suffix(".lock"), mode=0o600, timeout=_LOCK_TIMEOUT)
         self._version = self._file_version()
         self._servers = self._read()
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, PinnedSource] = {}
 
     def add(self, server: str) -> str:
         """The name under which a server's tools are pinned. It is unique: two files may use the same server name."""
         names = (server if number == 1 else f"{server}#{number}" for number in itertools.count(1))
         name = next(name for name in names if name not in self._sources)
-        self._sources[name] = _Source()
+        self._sources[name] = PinnedSource()
         return name
 
     def update(self, server: str, tools: Mapping[str, Document], changed: Callable[[], None]) -> list[HeldBackTool]:
         """Set a server's current tools, and return those to hold back. A new tool is pinned as it is. `changed` is
         called when a held-back tool has been accepted."""
-        self._sources[server] = _Source(tools, changed)
+        self._sources[server] = PinnedSource(tools, changed)
         self._servers.setdefault(server, {})
         if self._new_tools(server, tools):
             try:
@@ -96,6 +98,19 @@ class Pins:
 
     def _new_tools(self, server: str, tools: Mapping[str, Document]) -> dict[str, Document]:
         return {name: tool for name, tool in tools.items() if name not in self._servers[server]}
+
+    def current(self) -> dict[str, PinnedSource]:
+        """The current tools of all servers, for `restore`."""
+        return dict(self._sources)
+
+    def restore(self, sources: Mapping[str, PinnedSource]) -> None:
+        """Take back `update` since `current`: the servers that would have replaced others are not used."""
+        self._sources = dict(sources)
+
+    def keep_only(self, servers: Iterable[str]) -> None:
+        """Forget the current tools of all other servers, which are no longer used. Their pins stay."""
+        kept = set(servers)
+        self._sources = {name: source for name, source in self._sources.items() if name in kept}
 
     def refresh(self) -> None:
         """Take over what another process has written. Raises SourceError."""

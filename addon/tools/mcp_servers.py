@@ -47,11 +47,20 @@ def load(
 
     Raises SourceError with the file and field.
     """
-    servers = read_servers(path)
-    sources = {
-        name: McpSource(name, server, checks=checks, pins=pins, bounds=bounds) for name, server in servers.items()
-    }
-    return [prefixed(source, servers[name].prefix) for name, source in sources.items()]
+    return [server_source(name, server, checks, pins, bounds) for name, server in read_servers(path).items()]
+
+
+def server_source(
+    name: str,
+    server: Server,
+    checks: SchemaChecks | None = None,
+    pins: Pins | None = None,
+    bounds: McpBounds = _BOUNDS,
+    pin_name: str | None = None,
+) -> ToolSource:
+    """One server as a source, with its prefix. `pin_name`: under which its tools are pinned."""
+    source = McpSource(name, server, checks=checks, pins=pins, bounds=bounds, pin_name=pin_name)
+    return prefixed(source, server.prefix)
 
 
 class McpSource(ToolSource):
@@ -72,6 +81,7 @@ class McpSource(ToolSource):
         checks: SchemaChecks | None = None,
         pins: Pins | None = None,
         bounds: McpBounds = _BOUNDS,
+        pin_name: str | None = None,
     ) -> None:
         quiet_sdk()
         own_secrets.learn(secrets_of_executor(server.url or "", (server.headers or {}).items()))
@@ -83,7 +93,7 @@ class McpSource(ToolSource):
         self._output_schemas: dict[str, Any] = {}  # schemas of results, by tool name
         self._checks = checks or SchemaChecks()
         self._pins = pins
-        self._pin_name = pins.add(name) if pins is not None else name
+        self._pin_name = pin_name or (pins.add(name) if pins is not None else name)
         self._descriptions: dict[str, dict[str, Any]] = {}
         self._usable: dict[str, Tool] = {}  # the usable tools, including those held back
         self._opened = False

@@ -37,7 +37,9 @@ class PythonSource(ToolSource):
         self.path = Path(path)
         self.name = str(path)
         self._functions: dict[str, Function] = {}
-        for function in _functions(_imported(self.path)):
+        module = _imported(self.path)
+        self._module = module.__name__
+        for function in _functions(module):
             found = read(function, mark_of(function), self.name)
             if (other := self._functions.get(found.tool.name)) is not None:
                 raise SourceError(
@@ -53,6 +55,7 @@ class PythonSource(ToolSource):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.close()
+        sys.modules.pop(self._module, None)
 
     async def list_tools(self) -> Sequence[Tool]:
         return [function.tool for function in self._functions.values()]

@@ -36,6 +36,7 @@ PATHS = ("", "\x00", "/nonexistent/\x1b[31m", "/dev/null/x")
 WRONG: dict[str, tuple[str, ...]] = {
     "config": ("\x00", "/nonexistent/x.toml", "/dev/null/x", "/"),
     "config_trusted": WORDS,
+    "reload": WORDS,
     "session": ("", "two words", ".", "ä", "x" * 65, "a/b", "\x00", "a\n"),
     "client_tools": WORDS,
     "delivery": WORDS,

@@ -36,11 +36,15 @@ class Hooks:
     """Inside a running event loop. `options` without their prefix; the store is in memory and there is no control
     API, unless they say otherwise."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, config: str = "", **options: Any) -> None:
+        """`config`: a toolgraft.toml. It is set as at a start, where it waits for the addon."""
         (addon,) = build_addons()
         assert isinstance(addon, Toolgraft)
         self.addon = addon
-        self.context = taddons.context(Proxyserver(), addon)
+        self.context = taddons.context(Proxyserver())
+        if config:
+            self.context.options.set(f"graft_config={config}", defer=True)
+        self.context.master.addons.add(addon)
         given = {"store": "memory://", "control": "off"} | options
         self.context.configure(self.addon, keep_host_header=True, **_own(given))
 

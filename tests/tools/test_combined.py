@@ -12,6 +12,7 @@ from addon.loop.executors import Executors
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import Combined, prefixed
 from store.backends.memory import MemoryStore
+from tests.tools.conftest import Until
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -185,3 +186,80 @@ async def test_the_newest_listing_wins_however_long_an_older_one_takes(until: An
     assert len(source.requests) == 2, "what changed while a listing was read is read once more"
     assert all(len(one) <= len(two) for one, two in itertools.pairwise(changes)), changes
     await executors.close()
+
+
+async def replace(combined: Combined, *sources: ToolSource) -> None:
+    combined.replace(sources, await combined.prepare(sources))
+
+
+async def test_sources_can_be_replaced_while_it_is_open(fixed: Any, until: Until) -> None:
+    one, two, three = fixed("one", "a"), fixed("two", "b"), fixed("three", "b", "c")
+    changes = 0
+
+    def count() -> None:
+        nonlocal changes
+        changes += 1
+
+    combined = Combined([one, two])
+    combined.changed = count
+    async with combined as tools:
+        await replace(combined, one, three)
+        assert [tool.name for tool in await tools.list_tools()] == ["a", "b", "c"]
+        assert await tools.call("b", {}, call_id="c1") == "three"
+        await until(lambda: bool(two.closed and changes))
+        assert (one.opened, one.closed, three.opened) == (1, 0, 1)
+    assert (one.closed, two.closed, three.closed) == (1, 1, 1)
+
+
+async def test_calls_in_progress_end_where_they_began_before_the_source_is_closed(fixed: Any, until: Until) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(type(fixed("x"))):  # type: ignore[misc]
+        async def call(self, name: str, args: Any, *, call_id: str) -> Any:
+            began.set()
+            await go.wait()
+            return self.name
+
+    old, new = Slow("old", "a"), fixed("new", "a")
+    async with Combined([old]) as tools:
+        call = asyncio.ensure_future(tools.call("a", {}, call_id="c1"))
+        await began.wait()
+        await replace(tools, new)
+        assert await tools.call("a", {}, call_id="c2") == "new"
+        assert old.closed == 0
+        go.set()
+        assert await call == "old"
+        await until(lambda: bool(old.closed))
+
+
+async def test_closing_does_not_wait_for_the_calls_of_a_source_that_was_replaced(fixed: Any) -> None:
+    began = asyncio.Event()
+
+    class Hanging(type(fixed("x"))):  # type: ignore[misc]
+        async def call(self, name: str, args: Any, *, call_id: str) -> Any:
+            began.set()
+            await asyncio.Event().wait()
+
+    old = Hanging("old", "a")
+    async with asyncio.timeout(30), Combined([old]) as tools:
+        call = asyncio.ensure_future(tools.call("a", {}, call_id="c1"))
+        await began.wait()
+        await replace(tools, fixed("new", "a"))
+    assert old.closed == 1
+    call.cancel()
+
+
+@pytest.mark.parametrize("wrong", ["does not open", "clashes"])
+async def test_sources_that_cannot_be_used_change_nothing(fixed: Any, wrong: str) -> None:
+    one, other = fixed("one", "a"), fixed("other", "b")
+    bad = fixed("bad", opening=failing) if wrong == "does not open" else fixed("bad", "a")
+    async with Combined([one]) as tools:
+        with pytest.raises(SourceError, match=r"broken|two tools are named 'a'"):
+            await tools.prepare([one, other, bad])
+        assert [tool.name for tool in await tools.list_tools()] == ["a"]
+        assert (one.closed, other.closed, bad.closed) == (0, 1, int(wrong == "clashes"))
+        tools_before = await tools.prepare([one, other := fixed("other", "b")])
+        assert list(tools_before) == ["a", "b"]
+        await tools.discard([other])
+        assert other.closed == 1
+        assert [tool.name for tool in await tools.list_tools()] == ["a"]
