@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.gateway import compatible_examples as examples
+from addon.gateway.chat_signatures import SignatureKeeper, with_signatures
 from addon.gateway.conversations import Conversations
 from addon.gateway.describe import CHAT_BODY, EMBEDDINGS_BODY, IN_OPENAI_S_WORDS, UPSTREAM, parameters
 from addon.gateway.engine import OWN_HEADERS, Engine, Sent, check_model
@@ -112,15 +113,19 @@ class CompatibleRoutes(FrontDoor):
         streams = body.get("stream") is True
         target = match_path("POST", f"{_ENDPOINT}/chat/completions")
         assert target is not None
+        body = await with_signatures(self.store, caller.session, body)
         sent = Sent(target, self._address(caller, "POST", "chat/completions"), encode(body))
         answer = _relayed(self.engine, caller, model, sent, handover, streams=streams)
         try:
             head = await anext(answer)
             assert isinstance(head, Head)
             kind = dict(head.headers).get(b"content-type", b"application/json").decode("latin-1")
+            keeper = SignatureKeeper(self.store, caller.session)
             if head.status == 200 and kind.startswith("text/event-stream"):
-                return Stream(_bytes(answer), api)
-            return _checked(head.status, b"".join([piece async for piece in _bytes(answer)]), kind)
+                return Stream(_kept(keeper, _bytes(answer)), api)
+            whole = b"".join([piece async for piece in _bytes(answer)])
+            await keeper.take(whole, is_stream=False)
+            return _checked(head.status, whole, kind)
         except TurnFailed as error:
             return in_openai_s_words(error)
 
@@ -171,6 +176,13 @@ async def _bytes(answer: AsyncGenerator[Head | bytes]) -> AsyncGenerator[bytes]:
         async for out in answer:
             assert isinstance(out, bytes)
             yield out
+
+
+async def _kept(keeper: SignatureKeeper, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(pieces):
+        async for piece in pieces:
+            await keeper.take(piece, is_stream=True)
+            yield piece
 
 
 def _checked(status: int, body: bytes, media_type: str, show: Callable[[bytes], bytes] = lambda body: body) -> Response:

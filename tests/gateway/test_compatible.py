@@ -77,6 +77,62 @@ async def test_the_client_s_own_functions_come_back(home: House) -> None:
     assert last.choices[0].message.content
 
 
+def joined(answer: httpx2.Response, *, stream: bool) -> Document:
+    """The message of an answer, as a client keeps it that knows only OpenAI's members."""
+    if not stream:
+        found = answer.json()["choices"][0]["message"]
+        calls = found.get("tool_calls", [])
+    else:
+        deltas = [json.loads(line[6:])["choices"] for line in answer.text.splitlines() if line.startswith("data: {")]
+        found = {"content": "".join(one[0]["delta"].get("content") or "" for one in deltas if one)}
+        calls = [call for one in deltas if one for call in one[0]["delta"].get("tool_calls", [])]
+    message: Document = {"role": "assistant", "content": found.get("content")}
+    plain = [{"id": call["id"], "type": "function", "function": call["function"]} for call in calls]
+    return message | ({"tool_calls": plain} if plain else {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_drops_signatures_has_them_all_the_same(
+    home: House, gemini: StrictGemini, stream: bool
+) -> None:
+    messages: list[Document] = []
+    for n in range(10):
+        messages.append({"role": "user", "content": 'call note {"text": "x"} and call note {} then call note {}'})
+        for _ in range(3):
+            given = {"model": MODEL, "messages": messages, "tools": [NOTE], "stream": stream}
+            answer = await home.post(CHAT, given)
+            assert answer.status_code == 200, answer.text
+            messages.append(message := joined(answer, stream=stream))
+            messages += [
+                {"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"n": n})}
+                for call in message.get("tool_calls", ())
+            ]
+        assert "note returned" in messages[-1]["content"]
+        await home.restart()
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+
+
+async def test_a_call_that_never_had_a_signature_gets_the_documented_dummy(home: House, gemini: StrictGemini) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "note", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "call note {}"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "{}"},
+    ]
+    await home.ask(CHAT, {"model": MODEL, "messages": messages, "tools": [NOTE]})
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [None, "x", [], [1], [{"role": "assistant", "tool_calls": 1}], [{"role": "assistant", "tool_calls": [1, {}]}]],
+)
+async def test_odd_messages_are_the_endpoint_s_to_refuse(home: House, gemini: StrictGemini, messages: Any) -> None:
+    answer = await home.post(CHAT, {"model": MODEL, "messages": messages, "tools": [NOTE]})
+    assert answer.status_code == 400
+    assert gemini.requests[-1]["body"]["messages"] == messages
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_of_the_endpoint_has_openai_s_form(home: House, stream: bool) -> None:
     error = (await home.ask(CHAT, asks("hi", temperature=5, stream=stream), status=400))["error"]
