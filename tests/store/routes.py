@@ -6,13 +6,14 @@ from typing import Self
 
 
 class Route:
-    """`cut_after`: each connection is cut once it has received so many bytes of replies."""
+    """`cut_after`, `cut_writes_after`: each connection is cut once it has received, or has sent, so many bytes."""
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.cut_after: int | None = None
+        self.cut_writes_after: int | None = None
         self.cuts = 0
 
     async def __aenter__(self) -> Self:
@@ -50,8 +51,9 @@ class Route:
         passed = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                if is_reply and self.cut_after is not None and passed + len(data) > self.cut_after:
-                    writer.write(data[: max(self.cut_after - passed, 0)])
+                limit = self.cut_after if is_reply else self.cut_writes_after
+                if limit is not None and passed + len(data) > limit:
+                    writer.write(data[: max(limit - passed, 0)])
                     self.cuts += 1
                     break
                 passed += len(data)
