@@ -13,22 +13,19 @@ from addon.gateway.sealing import Sealing
 class RequestReader:
     def __init__(self, door: FrontDoor) -> None:
         self._door = door
-        self.sealing = Sealing(door.store)
 
     async def read(self, session: str, body: Any, *, lenient: bool = False) -> tuple[ResponsesRequest, list[str]]:
         """The request, and the positions of what was left out of it. Raises Invalid, Problem."""
         given, whole = await self._whole(session, body)
-        if lenient:
-            request, ignored = read_leniently(whole, self.sealing.unseal)
-        else:
-            request, ignored = read_request(whole, self.sealing.unseal), []
+        unseal = Sealing(self._door.store, session).unseal
+        request, ignored = read_leniently(whole, unseal) if lenient else (read_request(whole, unseal), [])
         # The items are listed later as they were given, with their URLs.
         return dataclasses.replace(request, raw_input=given[INPUT]), ignored
 
     async def read_compaction(self, session: str, body: Any) -> ResponsesRequest:
         """Raises Invalid, Problem."""
         _, whole = await self._whole(session, body)
-        return read_compaction(whole, self.sealing.unseal)
+        return read_compaction(whole, Sealing(self._door.store, session).unseal)
 
     async def _whole(self, session: str, body: Any) -> tuple[Any, Any]:
         """The body with the items that it refers to, and the same with the content of files as well."""

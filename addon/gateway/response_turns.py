@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from addon.core.dialects.responses import (
     ResponsesRequest,
@@ -83,7 +84,6 @@ class ResponseTurns:
         self.engine = engine
         self.conversations = conversations
         self.store = conversations.store
-        self._sealing = Sealing(self.store)
 
     async def events(
         self,
@@ -192,7 +192,7 @@ class ResponseTurns:
             now=self.store.clock,
             tools=conversation_tools(settings.tools) if parsed.tools is None and settings.tools else None,
             one_by_one=one_by_one,
-            seal=lambda text: self._sealing.seal(text, "signatures"),
+            seal=partial(Sealing(self.store, conversation.session).seal, purpose="signatures"),
         )
         return _Turn(
             conversation,

@@ -20,6 +20,7 @@ from addon.gateway.front_door import FrontDoor
 from addon.gateway.item_references import INPUT, ItemIds
 from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import Events, ResponseTurns
+from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example
@@ -83,6 +84,7 @@ class ResponsesRoutes(FrontDoor):
             """A compaction item, which stands for the conversation in the `input` of a later request. Gemini writes the
             summary in it, without tools; nothing is stored."""
             caller, body, handover = await self.receive(request, api, f"{PATH}/compact")
+            sealing = Sealing(self.store, caller.session)
             try:
                 parsed = await reader.read_compaction(caller.session, body)
             except Invalid as error:
@@ -91,9 +93,7 @@ class ResponsesRoutes(FrontDoor):
 
             def show(response: Document) -> Document:
                 if (
-                    found := compacted(
-                        response, lambda text: reader.sealing.seal(text, "summary"), ItemIds(response["id"])
-                    )
+                    found := compacted(response, lambda text: sealing.seal(text, "summary"), ItemIds(response["id"]))
                 ) is None:
                     raise TurnFailed(502, "toolgraft: the model wrote no summary")
                 return found

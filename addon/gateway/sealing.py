@@ -1,6 +1,7 @@
 """Texts that a client keeps and gives back, but cannot read or change: summaries and signatures.
 
-The keys come from the store's secret, so every proxy with the store can open them.
+The keys come from the store's secret and the session, so every proxy with the store can open them, for that session: a
+text that gets into the hands of another session's client stays closed.
 """
 
 import base64
@@ -20,21 +21,23 @@ class _HasSecret(Protocol):
 
 
 class Sealing:
-    """`store`: open before the first use. Each purpose has a key of its own."""
+    """`store`: open before the first use. Each session and purpose has a key of its own."""
 
-    def __init__(self, store: _HasSecret) -> None:
+    def __init__(self, store: _HasSecret, session: str) -> None:
         self._store = store
+        self._session = session
 
     def seal(self, text: str, purpose: Purpose) -> str:
         return self._fernet(purpose).encrypt(text.encode("utf-8", "surrogatepass")).decode()
 
     def unseal(self, sealed: str, purpose: Purpose) -> str | None:
-        """The text; None if it was not sealed with this secret for this purpose."""
+        """The text; None if it was not sealed with this secret for this session and purpose."""
         try:
             return self._fernet(purpose).decrypt(sealed).decode("utf-8", "surrogatepass")
         except (InvalidToken, ValueError):
             return None
 
     def _fernet(self, purpose: Purpose) -> Fernet:
-        key = hashlib.blake2b(self._store.secret, digest_size=32, person=_PERSONS[purpose]).digest()
+        of_store = hashlib.blake2b(self._store.secret, digest_size=32, person=_PERSONS[purpose]).digest()
+        key = hashlib.blake2b(self._session.encode(), key=of_store, digest_size=32).digest()
         return Fernet(base64.urlsafe_b64encode(key))

@@ -70,6 +70,18 @@ async def test_the_session_s_tools_beside_them(home: House, gemini: StrictGemini
     assert sum("functionCall" in part for content in sent for part in content["parts"]) == 15
 
 
+async def test_another_session_gets_nothing_of_what_is_carried(home: House, gemini: StrictGemini) -> None:
+    items: list[Document] = [{"role": "user", "content": "call get_time {}"}]
+    asked = await home.respond(items, **CARRIES)
+    (made,) = calls(asked)
+    items += [*asked["output"], output(made, hour=1)]
+    body = {"model": "gemini-3-flash", "input": items, **CARRIES}
+    await home.ask("/v1/responses", body, x_graft_session="theirs")
+    assert gemini.dummy_signatures == 1
+    await home.ask("/v1/responses", body)
+    assert gemini.dummy_signatures == 1
+
+
 @pytest.mark.parametrize("part", ["signatures", "summary"])
 async def test_sealed_content_opens_in_its_own_place_only(house: House, part: str) -> None:
     upstream = scripted(house)
@@ -80,6 +92,6 @@ async def test_sealed_content_opens_in_its_own_place_only(house: House, part: st
         await house.respond([hi, item])
         assert upstream.bodies[1]["contents"] == [{"role": "user", "parts": [{"text": "Hi"}]}]
         return
-    item = {"type": "compaction", "encrypted_content": Sealing(house.store).seal("{}", "signatures")}
+    item = {"type": "compaction", "encrypted_content": Sealing(house.store, "default").seal("{}", "signatures")}
     error = (await house.respond([item, hi], status=400))["error"]
     assert error["param"] == "input[0].encrypted_content"

@@ -75,6 +75,19 @@ async def test_another_store_does_not_open_it(house: House) -> None:
     await other.close()
 
 
+async def test_another_session_does_not_open_it(house: House) -> None:
+    """Its client could have the model repeat what it cannot read itself."""
+    upstream = scripted(house)
+    (item,) = (await house.ask(PATH, {"model": MODEL, "input": SAID}))["output"]
+    given = [item, {"role": "user", "content": "When?"}]
+    asked = {"model": MODEL, "input": given}
+    for path in ("/v1/responses", PATH):
+        error = (await house.ask(path, asked, status=400, x_graft_session="theirs"))["error"]
+        assert error["param"] == "input[0].encrypted_content"
+    assert len(upstream.bodies) == 1
+    assert await house.respond(given)
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

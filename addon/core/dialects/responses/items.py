@@ -158,7 +158,7 @@ def _compaction(value: Document, at: str, unseal: Unseal) -> Message:
     place = f"{at}.encrypted_content"
     summary = unseal(string(required(item, "encrypted_content", at), place), "summary")
     if summary is None:
-        raise bad(place, "is not what /v1/responses/compact of a proxy with this store has returned")
+        raise bad(place, "is not what /v1/responses/compact has returned to this session, at a proxy with this store")
     return Message("user", [{"text": _SUMMARY + summary}], at)
 
 
