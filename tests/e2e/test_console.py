@@ -136,6 +136,35 @@ def test_a_call_is_approved_with_changed_arguments_while_google_genai_waits(
     assert gemini.errors == []
 
 
+def test_numbers_that_a_browser_would_round_stay_as_they_were(
+    proxy: Proxy, watched: Session, page: Page, gemini: Gemini, pool: ThreadPoolExecutor
+) -> None:
+    """In arguments, results and toolsets."""
+    big, words = 12345678901234567891, '"id": 12345678901234567891, "at": 1.0'
+    declaration = {**WEATHER, "parameters": {"type": "OBJECT", "properties": {"id": {"type": "INTEGER", "maximum": big}}}}
+    watched.tools([declaration])
+    asked = pool.submit(ask, proxy, watched, f"call get_weather {{{words}}}")
+    waiting = card(page, watched)
+    waiting.get_by_text("Change the arguments").click()
+    field = waiting.get_by_label("Arguments, as a JSON object")
+    field.fill(field.input_value().replace("1.0", '1.0, "city": "Bergen"'))
+    waiting.get_by_role("button", name="Approve with these arguments").click()
+    expect(waiting).to_have_count(0)
+    (call,) = watched.calls(status="pending")
+    assert (call["args"], str(call["args"]["at"])) == ({"id": big, "at": 1.0, "city": "Bergen"}, "1.0")
+    page.goto(f"{proxy.control.url}/console/call?call_id={call['call_id']}")
+    page.get_by_label("Result, as JSON").fill(f"{{{words}}}")
+    page.get_by_role("button", name="Send the result").click()
+    assert asked.result(20)
+    assert str(big) in json.dumps(watched.calls()[0]["result"])
+    page.goto(f"{proxy.control.url}/console/tools?session={watched.name}")
+    editor = page.get_by_label("The session's own tools, as JSON")
+    editor.fill(editor.input_value().replace('"get_weather"', '"get_wind"'))
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="get_wind")).to_be_visible()
+    assert str(big) in json.dumps(proxy.control.ask("GET", f"/v1/sessions/{watched.name}/tools"))
+
+
 def test_a_call_is_denied_with_a_reason_and_goes_from_every_tab(
     proxy: Proxy, watched: Session, page: Page, gemini: Gemini, pool: ThreadPoolExecutor
 ) -> None:

@@ -54,15 +54,17 @@ const signInByLink = async (code) => {
   });
 };
 
+// JSON is sent as it was typed: a number that this page has parsed would be rounded.
 const bodyOf = (form) => {
-  const body = {};
+  const members = [];
   for (const field of form.querySelectorAll("input[name], textarea, select[name]")) {
-    let value = field.value;
-    if ("json" in field.dataset) value = JSON.parse(value);
+    const isJson = "json" in field.dataset;
+    if (isJson) JSON.parse(field.value);
+    const value = isJson ? field.value : JSON.stringify(field.value);
     if ("body" in field.dataset) return value;
-    if (value !== "") body[field.name] = value;
+    if (field.value !== "") members.push(`${JSON.stringify(field.name)}: ${value}`);
   }
-  return body;
+  return `{${members.join(", ")}}`;
 };
 
 const send = async (form) => {
@@ -84,7 +86,7 @@ const send = async (form) => {
         "Content-Type": "application/json",
         ...(version ? { "If-Match": version } : {}),
       },
-      body: JSON.stringify(body),
+      body,
     });
     show("problem", response.ok ? "" : await detailOf(response));
     if (response.ok) htmx.trigger(document.body, "start");
