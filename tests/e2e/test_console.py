@@ -141,7 +141,10 @@ def test_numbers_that_a_browser_would_round_stay_as_they_were(
 ) -> None:
     """In arguments, results and toolsets."""
     big, words = 12345678901234567891, '"id": 12345678901234567891, "at": 1.0'
-    declaration = {**WEATHER, "parameters": {"type": "OBJECT", "properties": {"id": {"type": "INTEGER", "maximum": big}}}}
+    declaration = {
+        **WEATHER,
+        "parameters": {"type": "OBJECT", "properties": {"id": {"type": "INTEGER", "maximum": big}}},
+    }
     watched.tools([declaration])
     asked = pool.submit(ask, proxy, watched, f"call get_weather {{{words}}}")
     waiting = card(page, watched)
