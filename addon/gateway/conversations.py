@@ -64,8 +64,10 @@ class LocalHistory:
     def keep(self, response_id: str, conversation: Conversation) -> None:
         self._response_id, self._conversation = response_id, conversation
 
-    def forget(self) -> None:
-        self._response_id, self._conversation = "", None
+    def forget(self, response_id: str | None) -> None:
+        """If this is the response."""
+        if response_id == self._response_id:
+            self._response_id, self._conversation = "", None
 
 
 def new_response_id() -> str:

@@ -29,5 +29,6 @@ class RequestReader:
 
     async def _whole(self, session: str, body: Any) -> tuple[Any, Any]:
         """The body with the items that it refers to, and the same with the content of files as well."""
-        given = await resolved(self._door.store, session, body)
-        return given, await with_files(given, self._door.download, self._door.engine.settings.max_body)
+        max_body = self._door.engine.settings.max_body
+        given = await resolved(self._door.store, session, body, max_body)
+        return given, await with_files(given, self._door.download, max_body)

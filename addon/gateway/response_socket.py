@@ -144,8 +144,8 @@ class _Connection:
             failed = True
             await self._fail(error)
         finally:
-            if failed and parsed.previous_response_id is not None:
-                self._local.forget()
+            if failed:
+                self._local.forget(parsed.previous_response_id)
             await handover.settle(whole=whole)
 
     async def _request(self, text: str) -> ResponsesRequest:

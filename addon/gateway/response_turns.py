@@ -231,29 +231,27 @@ class ResponseTurns:
         answer = translator.document()
         document: Document | None = None
         calls = turn.step if turn.owed else translator.calls
-        contents = turn.contents if content is None else [*turn.contents, content]
-        if not parsed.store:
-            if parsed.conversation is None:
-                if turn.local is not None:
-                    turn.local.keep(answer["id"], turn.continued(contents, calls))
-                if turn.owed or not calls:
-                    return
-                # the client keeps its own history: store only the calls, for their signatures
-                conversation, contents = Conversation(conversation.session), []
-        else:
+        added = contents = turn.contents if content is None else [*turn.contents, content]
+        clients_own = not parsed.store and parsed.conversation is None  # the client keeps its own history
+        if clients_own:  # store only the calls, for their signatures
+            conversation, contents = Conversation(conversation.session), []
+        elif parsed.store:
             contents = [*conversation.unstored, *contents]
             document = answer | {INPUT: stored_items(parsed.raw_input, turn.contents, turn.new_id)}
-        await self.conversations.add(
-            conversation,
-            answer["id"],
-            contents,
-            turn_id="" if content is None else turn.handover.turn_id,
-            settings=turn.settings,
-            calls=calls,
-            document=document,
-            answer=answer,
-            handover=turn.handover,
-        )
+        if not clients_own or (calls and not turn.owed):
+            await self.conversations.add(
+                conversation,
+                answer["id"],
+                contents,
+                turn_id="" if content is None else turn.handover.turn_id,
+                settings=turn.settings,
+                calls=calls,
+                document=document,
+                answer=answer,
+                handover=turn.handover,
+            )
+        if clients_own and turn.local is not None:
+            turn.local.keep(answer["id"], turn.continued(added, calls))
 
 
 async def _chained(first: Document, rest: AsyncIterator[Document]) -> AsyncIterator[Document]:

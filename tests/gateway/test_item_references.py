@@ -1,5 +1,6 @@
 """Items that a client refers to, or sends again."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,34 @@ async def test_items_of_others_deleted_and_unstored_responses_are_unknown(home: 
     for response in (deleted, unstored, theirs):
         error = (await home.respond([to(response["output"][0])], status=404))["error"]
         assert response["output"][0]["id"] in error["message"]
+
+
+async def test_references_count_as_what_they_refer_to(tmp_path: Path, gemini: StrictGemini) -> None:
+    """A short request could otherwise become one that no memory can hold."""
+    home = House(state=tmp_path, upstream=gemini.url, max_body=10_000)
+    await home.open()
+    image = "data:image/png;base64," + "A" * 2000
+    question = {"role": "user", "content": [{"type": "input_image", "image_url": image}]}
+    (stored,) = await input_of(home, await home.respond([question]))
+    error = (await home.respond([{"role": "user", "content": "Hi."}, *[to(stored)] * 6], status=413))["error"]
+    assert error["param"] == "input[5].id"
+    assert "graft_max_body, 10000 bytes" in error["message"]
+    assert len(gemini.requests) == 1
+    await home.close()
+
+
+async def test_the_first_unknown_reference_ends_the_search(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[str] = []
+    find = home.store.response
+
+    async def response(session: str, response_id: str) -> Any:
+        looked_for.append(response_id)
+        return await find(session, response_id)
+
+    monkeypatch.setattr(home.store, "response", response)
+    unknown = [{"type": "item_reference", "id": f"msg_{n:048x}0001"} for n in range(1000)]
+    assert (await home.respond(unknown, status=404))["error"]["param"] == "input[0].id"
+    assert len(looked_for) == 1
 
 
 def test_ids_are_different_and_know_their_response() -> None:

@@ -16,6 +16,7 @@ from addon.fake_gemini.server import StrictGemini
 from addon.gateway import response_socket
 from addon.web.server import ControlServer, bind
 from addon.web.uvicorn_limits import Bounds
+from store.base import StoreUnavailable
 from tests.core.dialects.responses.published import event_of, response_of
 from tests.gateway.conftest import MODEL, House, until
 from tests.gateway.test_responses import TOOLS, calls, output, text
@@ -130,6 +131,33 @@ async def test_after_a_failure_a_response_that_is_not_stored_is_gone(client: Cli
     assert error["error"]["param"] == "input[0].call_id"
     error = await client.refused("Hi.", previous_response_id=first["id"], store=False)
     assert error["error"]["code"] == "previous_response_not_found"
+
+
+async def test_only_the_failure_of_what_continues_a_response_makes_it_go(client: Client) -> None:
+    stored, own = await client.ask("Hi."), await client.ask("My name is Ada.", store=False)
+    unknown = [{"type": "function_call_output", "call_id": "call_x", "output": "1"}]
+    await client.refused(unknown, previous_response_id=stored["id"], store=False)
+    await client.refused(unknown, store=False)
+    assert (await client.ask("Hi.", previous_response_id=own["id"], store=False))["status"] == "completed"
+
+
+async def test_a_response_whose_calls_could_not_be_stored_is_not_continued(
+    client: Client, home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*given: Any, **more: Any) -> None:
+        raise StoreUnavailable("no space left")
+
+    own = await client.ask("My name is Ada.", store=False)
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "add_response", fails)
+        await client.send("What is the weather in Tokyo?", tools=TOOLS, store=False)
+        messages = [await client.message()]
+        while messages[-1]["type"] != "error":
+            messages.append(await client.message())
+    lost = messages[0]["response"]["id"]
+    error = await client.refused("Hi.", previous_response_id=lost, store=False)
+    assert error["error"]["code"] == "previous_response_not_found"
+    assert (await client.ask("Hi.", previous_response_id=own["id"], store=False))["status"] == "completed"
 
 
 @pytest.mark.parametrize(
