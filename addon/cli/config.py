@@ -106,7 +106,7 @@ def trust(
     except (OSError, ValueError) as error:
         output.fail(str(error))
     print(output.plain(f"trusted as it is now: {_summary(found)}"))
-    for line in found.programs:
+    for line in [*found.programs, *_other_settings(found)]:
         print(output.plain(f"  {line}"))
 
 
@@ -121,6 +121,19 @@ def _read(named: str | None) -> "ConfigFile | None":
         return None if chosen.path is None else load_config(chosen.path, trusted=chosen.trusted)
     except (OSError, ValueError) as error:
         output.fail(str(error))
+
+
+def _other_settings(file: "ConfigFile") -> list[str]:
+    """What the file sets besides what it runs: where chats are sent, for example."""
+    from addon.config_file.settings_table import masked
+
+    skipped = ("graft_tools", "graft_mcp")
+    options = [f"{name} = {masked(name, value)}" for name, value in file.options.items() if name not in skipped]
+    sessions = [
+        f"session {name}" + ("" if entry.toolset is None else f" with {len(entry.toolset.declarations)} tools")
+        for name, entry in file.sessions.items()
+    ]
+    return [*options, *(f"mode {mode}" for mode in file.modes), *sessions]
 
 
 def _summary(file: "ConfigFile") -> str:

@@ -39,6 +39,8 @@ def chosen_file(given: str | None) -> Choice:
     from addon.config_file.reading import ConfigError, read_file  # slow
     from addon.config_file.trust import untrusted
 
+    if not local.is_file():  # a pipe would keep the start waiting
+        return Choice(users, notice=f"{local} is not a file: it is not used")
     try:
         why = untrusted(local, read_file(local))
     except ConfigError as error:

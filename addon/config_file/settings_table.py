@@ -44,7 +44,7 @@ def setting_rows(
         else:
             value, source = option.default, "default"
         values[name] = value
-        rows.append(SettingRow(name, _masked(name, value), source))
+        rows.append(SettingRow(name, masked(name, value), source))
     Settings.from_options(values)
     return rows
 
@@ -71,7 +71,8 @@ def _of_yaml(value: Any, *, is_text: bool) -> str | list[str]:
     return [option_text(item) for item in (value if isinstance(value, list) else [value])]
 
 
-def _masked(name: str, value: str | Sequence[str]) -> str:
+def masked(name: str, value: str | Sequence[str]) -> str:
+    """An option's value for display, without secrets."""
     if name == "graft_token" and value and value != "off":
         return MASK
     if name == "graft_state" and not value:

@@ -14,6 +14,7 @@ from addon.core.framing.documents import Document
 type KeyPath = tuple[str | int, ...]
 """The keys and list indexes that lead to a value; () is the document."""
 
+_MOST_LEVELS = 100
 _MESSAGE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)\)", re.DOTALL)
 _BLANK = re.compile(r"[ \t\r\n]*+(?:#[^\n]*+[ \t\r\n]*+)*+")
 _SPACE = re.compile(r"[ \t]*+")
@@ -53,13 +54,30 @@ def parse_toml(text: str) -> TomlDocument:
     """Raises TomlError."""
     try:
         values = tomllib.loads(text)
+        if _is_deep(values):
+            raise RecursionError
         return TomlDocument(values, _Scanner(text).lines())
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         found = _MESSAGE.fullmatch(str(error))
         message, line = (found[1], found[2]) if found is not None else (str(error), None)
         raise TomlError(text.rstrip().count("\n") + 1 if line is None else int(line), message) from None
     except RecursionError:
-        raise TomlError(1, "the values are nested too deeply") from None
+        raise TomlError(1, f"values are nested more than {_MOST_LEVELS} levels deep") from None
+
+
+def _is_deep(values: Document) -> bool:
+    """Whether the values are nested so deeply that recursion over them, and their paths, would be a problem."""
+    level: list[Any] = [values]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 class _Scanner:

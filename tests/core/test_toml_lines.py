@@ -142,8 +142,15 @@ def test_the_line_of_a_value_that_the_text_does_not_have_is_that_of_the_innermos
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("a = 1\nb =\n", 2), ("a = 1\n\na = 2\n", 3), ("a = 1\n[", 2), ('a = """\n\nb', 3), ("a = " + "[" * 50_000, 1)],
-    ids=["no value", "twice", "open header", "open string", "deep"],
+    [
+        ("a = 1\nb =\n", 2),
+        ("a = 1\n\na = 2\n", 3),
+        ("a = 1\n[", 2),
+        ('a = """\n\nb', 3),
+        ("a = " + "[" * 50_000, 1),
+        ("a." * 2000 + "a = 1", 1),
+    ],
+    ids=["no value", "twice", "open header", "open string", "deep", "long key"],
 )
 def test_what_is_not_toml_is_an_error_with_its_line(text: str, line: int) -> None:
     with pytest.raises(TomlError) as found:

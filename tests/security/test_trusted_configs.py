@@ -95,6 +95,13 @@ def test_a_folder_of_hashes_that_others_can_write_to_is_not_believed(local: Path
         chosen_file(None)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_not_opened(local: Path, kind: str) -> None:
+    local.unlink()
+    os.mkfifo(local) if kind == "pipe" else local.mkdir()
+    assert chosen_file(None) == (None, False, f"{local} is not a file: it is not used")
+
+
 @pytest.mark.e2e
 def test_a_proxy_that_is_started_beside_such_a_file_does_not_run_it(local: Path, tmp_path: Path) -> None:
     """Not even to find out what is wrong with it. `--version` ends mitmdump before it serves."""
@@ -105,8 +112,13 @@ def test_a_proxy_that_is_started_beside_such_a_file_does_not_run_it(local: Path,
     assert done.returncode == 0
     assert done.stderr.startswith(f"toolgraft: {local} is not used: nobody has trusted it.")
     assert "not TOML" in run("trust", status=1).stderr
-    local.write_text("[options]\ntools = ['evil.py']\n")
-    assert run("trust").stdout == (f"trusted as it is now: {local} (1 option)\n  runs {local.parent}/evil.py\n")
+    local.write_text("[options]\ntools = ['evil.py']\nupstream = 'http://127.0.0.1:9'\ntoken = 'hidden'\n")
+    assert run("trust").stdout.splitlines() == [
+        f"trusted as it is now: {local} (3 options)",
+        f"  runs {local.parent}/evil.py",
+        "  graft_upstream = http://127.0.0.1:9",
+        "  graft_token = ***",
+    ]
     assert json.loads(run("config", "--json").stdout)["file"] == str(local)
     assert run("trust", "--revoke").stdout == f"{local}: no longer trusted\n"
     assert json.loads(run("config", "--json").stdout)["file"] is None
