@@ -40,7 +40,9 @@ def _from_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_of_them_is_in_their_readme() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    assert [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".json") and path.name not in page] == []
+    assert [
+        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".json", ".mjs") and path.name not in page
+    ] == []
 
 
 # --- a Python file ------------------------------------------------------------------------------------------------

@@ -75,17 +75,17 @@ def node(home: Path, kind: str, **options: Any) -> Chat:
     return Chat(["node", CLIENTS / "chat.mjs"], home, {"GENAI_JS": str(installed())}, kind=kind, **options)
 
 
-def installed(package: str = GENAI_JS) -> Path:
-    """A package from npm, put into the user's cache once; its folder. Without npm, or without a registry, there is
-    none: the tests that need it are skipped, except where nothing may be (CI)."""
-    folder, why = _installed(package)
+def installed(package: str = GENAI_JS, *others: str) -> Path:
+    """A package from npm, put into the user's cache once, beside others; its folder. Without npm, or without a
+    registry, there is none: the tests that need it are skipped, except where nothing may be (CI)."""
+    folder, why = _installed(package, *others)
     if folder is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
     return folder
 
 
 @functools.cache
-def _installed(package: str) -> tuple[Path | None, str]:
+def _installed(package: str, *others: str) -> tuple[Path | None, str]:
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         return None, f"npm and node are not installed: {package} cannot be tried"
@@ -96,7 +96,7 @@ def _installed(package: str) -> tuple[Path | None, str]:
         if not done.exists():
             # native add-ons are optional, and are built or fetched by scripts
             flags = ["--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional"]
-            command = [npm, "install", *flags, "--prefix", str(folder), package]
+            command = [npm, "install", *flags, "--prefix", str(folder), package, *others]
             try:
                 ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, env=os.environ)
             except subprocess.TimeoutExpired:
