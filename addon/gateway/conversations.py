@@ -1,29 +1,38 @@
 """Finds the history that a request continues, by conversation or previous response, and appends to it atomically."""
 
 import logging
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from addon.core.dialects.responses import stored_items
 from addon.core.framing.documents import Document
+from addon.gateway.conversation_items import ADDED, items_behind
 from addon.gateway.handover import Handover
+from addon.gateway.item_references import INPUT, ItemIds
 from addon.web.problems import Problem
 from store.base import ConversationMoved, Store, StoreUnavailable, UnknownResponse
-from store.models import Response
+from store.models import Response, UndeliveredAnswer
 
 logger = logging.getLogger("toolgraft")
 
 MAX_NAME = 256
+_MADE = re.compile(r"conv_[0-9a-f]{48}")
+"""The names that the proxy itself gives. A client's own name begins a conversation by its first use."""
 
 
 class ConversationSettings(NamedTuple):
     """Stored with the history. `tools`: the client's own tools, as Gemini's Tools; None: it gave none. `system`: the
-    system texts. `one_by_one`: the client receives the calls of a step one at a time; None: all at once."""
+    system texts. `one_by_one`: the client receives the calls of a step one at a time; None: all at once. `metadata`,
+    `created_at`: of the conversation, if `/v1/conversations` has begun or changed it."""
 
     tools: list[Document] | None = None
     system: list[Document] | None = None
     one_by_one: bool | None = None
+    metadata: dict[str, str] | None = None
+    created_at: float | None = None
 
     @property
     def record(self) -> Document | None:
@@ -34,7 +43,8 @@ class Conversation(NamedTuple):
     """`name`: None for a request that continues from a response by its id. `previous`: the id of the last response;
     None if there is none, or if a connection alone knows the history. `contents`: the history so far. `turn_ids`: for
     each of its model Contents the ledger's turn, "" if there is none, or none is known. `calls`: the calls of the last
-    model turn, by the ids that the client knows."""
+    model turn, by the ids that the client knows. `added`: items that were added to the conversation by hand since, and
+    belong before the next input."""
 
     session: str
     name: str | None = None
@@ -43,6 +53,7 @@ class Conversation(NamedTuple):
     turn_ids: Sequence[str] = ()
     calls: Mapping[str, Document] = {}
     settings: ConversationSettings = ConversationSettings()
+    added: Sequence[Document] = ()
 
     @property
     def unstored(self) -> Sequence[Document]:
@@ -111,6 +122,8 @@ class Conversations:
             words = "previous_response_id: cannot be used together with conversation"
             raise Problem(400, words, field="previous_response_id", code="mutually_exclusive_parameters")
         head = previous if name is None else await self.store.conversation(session, name)
+        if head is None and name is not None and _MADE.fullmatch(name):
+            raise unknown_conversation(name)
         if head is None:
             return Conversation(session, name)
         try:
@@ -124,7 +137,8 @@ class Conversations:
         turn_ids = [turn_id for one in responses for turn_id in _turn_ids(one)]
         spoke = next((one for one in reversed(responses) if any(c.get("role") == "model" for c in one.contents)), last)
         settings = ConversationSettings(**(last.tools or {}))
-        return Conversation(session, name, head, contents, turn_ids, spoke.calls, settings)
+        added = await items_behind(self.store, responses)
+        return Conversation(session, name, head, contents, turn_ids, spoke.calls, settings, added)
 
     async def add(
         self,
@@ -155,16 +169,7 @@ class Conversations:
             created_at=self.store.clock(),
         )
         head = conversation.previous if conversation.name is not None else None
-        try:
-            await self.store.add_response(response, head=head, undelivered=handover.undelivered(answer))
-        except ConversationMoved:
-            raise _locked(
-                str(conversation.name), "another proxy has appended a response meanwhile: send the request again"
-            ) from None
-        except UnknownResponse:
-            raise _not_found(str(conversation.previous)) from None
-        except StoreUnavailable as error:
-            raise _not_kept(error) from error
+        await self._store(response, head, handover.undelivered(answer))
         handover.mark_stored(response_id)
         try:
             await self.store.sync()
@@ -180,6 +185,75 @@ class Conversations:
             raise
         await handover.mark_durable()
 
+    async def _store(self, response: Response, head: str | None, undelivered: UndeliveredAnswer | None = None) -> None:
+        """Raises Problem (409, 503)."""
+        try:
+            await self.store.add_response(response, head=head, undelivered=undelivered)
+        except ConversationMoved:
+            raise _locked(
+                str(response.conversation), "another proxy has appended to it meanwhile: send the request again"
+            ) from None
+        except UnknownResponse:
+            raise _not_found(str(response.previous)) from None
+        except StoreUnavailable as error:
+            raise _not_kept(error) from error
+
+    # --- what is changed by hand ----------------------------------------------------------------------------------
+
+    async def begin(self, session: str, items: Sequence[Document], metadata: dict[str, str]) -> str:
+        """Begin a conversation with items as given. Returns its name. Raises Problem (503), NotDurable."""
+        name = f"conv_{secrets.token_hex(24)}"
+        settings = ConversationSettings(metadata=metadata, created_at=self.store.clock())
+        await self.append(Conversation(session, name, settings=settings), items)
+        return name
+
+    async def append(
+        self,
+        conversation: Conversation,
+        items: Sequence[Document],
+        *,
+        metadata: dict[str, str] | None = None,
+        removed: Sequence[str] = (),
+    ) -> list[Document]:
+        """Append to a named conversation, and wait until it is on disk. `removed`: ids of items. Returns the items as
+        they are listed. Raises Problem (409, 503), NotDurable."""
+        record_id, settings = new_response_id(), conversation.settings
+        listed = stored_items(items, (), ItemIds(record_id))
+        document: Document = {"object": ADDED, INPUT: listed, **({"removed": list(removed)} if removed else {})}
+        record = Response(
+            response_id=record_id,
+            session=conversation.session,
+            conversation=conversation.name,
+            previous=conversation.previous,
+            tools=(settings if metadata is None else settings._replace(metadata=metadata)).record,
+            document=document,
+            created_at=self.store.clock(),
+        )
+        await self._store(record, conversation.previous)
+        await self._sync_or_take_back(record)
+        return listed
+
+    async def end(self, conversation: Conversation) -> None:
+        """Delete a named conversation; its responses stay. Raises Problem (409, 503), NotDurable."""
+        record = Response(
+            response_id=new_response_id(),
+            session=conversation.session,
+            conversation=conversation.name,
+            previous=conversation.previous,
+            created_at=self.store.clock(),
+        )
+        await self._store(record, conversation.previous)
+        await self.store.take_back(record.session, record.response_id, head=None)
+        await self.store.sync()
+
+    async def _sync_or_take_back(self, record: Response) -> None:
+        try:
+            await self.store.sync()
+        except BaseException:
+            with suppress(Exception):
+                await self.store.take_back(record.session, record.response_id, head=record.previous)
+            raise
+
 
 def _not_kept(error: StoreUnavailable) -> Problem:
     """Tools may have run, and the response may be in the store, or have been removed from it."""
@@ -192,6 +266,10 @@ def _turn_ids(response: Response) -> list[str]:
     """For each model Content of a response the ledger's turn: its answer's, which is the last of them."""
     count = sum(content.get("role") == "model" for content in response.contents)
     return [*[""] * (count - 1), response.turn_id] if count else []
+
+
+def unknown_conversation(name: str) -> Problem:
+    return Problem(404, f"Conversation with id '{name}' not found.", field="conversation")
 
 
 def _not_found(response_id: str) -> Problem:

@@ -62,6 +62,11 @@ COMPACTION_BODY = _body(
     },
     required=["model"],
 )
+_METADATA: Document = {"type": "object", "additionalProperties": _TEXT, "maxProperties": 16}
+_ADDED: Document = {**_OBJECTS, "maxItems": 20}
+CONVERSATION_BODY = _body({"items": _ADDED, "metadata": _METADATA}, required=[])
+METADATA_BODY = _body({"metadata": _METADATA}, required=["metadata"])
+ITEMS_BODY = _body({"items": _ADDED}, required=["items"])
 RESPONSES_BODY = _body(
     {
         "model": _TEXT,

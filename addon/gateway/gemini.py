@@ -101,6 +101,11 @@ class GeminiRoutes(FrontDoor):
                 yield earlier
                 return
             conversation = await self.conversations.find(caller.session, parsed.conversation, parsed.previous)
+            if conversation.added:
+                words = (
+                    "conversation: holds items of /v1/conversations that the model was not told of: ask /v1/responses"
+                )
+                raise Problem(400, words, field="conversation")
             paired = _paired(conversation, parsed)
             tools = conversation.settings.tools if parsed.tools is None else parsed.tools
             settings = conversation.settings._replace(tools=tools, one_by_one=None)

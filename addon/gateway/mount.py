@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from addon.core.summaries import Summary
 from addon.gateway import compatible, gemini, responses
 from addon.gateway.compatible import CompatibleRoutes
+from addon.gateway.conversation_routes import conversation_routes
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
@@ -46,6 +47,7 @@ def gateway_routes(
     routes = [
         *door.router().routes,
         socket_route(door, door.turns),
+        *conversation_routes(conversations).routes,
         *CompatibleRoutes(engine, conversations, key).router().routes,
         *GeminiRoutes(engine, conversations, key).router().routes,
     ]

@@ -105,6 +105,9 @@ class ResponseTurns:
                 conversation = await self.conversations.find(
                     caller.session, parsed.conversation, parsed.previous_response_id
                 )
+            if conversation.added:
+                unseal = Sealing(self.store, conversation.session).unseal
+                parsed = parsed.behind(conversation.added, "conversation.items", unseal)
             turn = await self._turn(conversation, parsed, handover, local)
             yield turn.translator.start()
             finished = not parsed.stream
@@ -170,10 +173,10 @@ class ResponseTurns:
         one_by_one = parsed.parallel is False
         if added.missing and parsed.parallel is None:
             one_by_one = bool(conversation.settings.one_by_one or past.step)
-        settings = ConversationSettings(
-            conversation.settings.tools if parsed.tools is None else parsed.tools,
-            [*(conversation.settings.system or ()), *parsed.input.system] or None,
-            one_by_one or None,
+        settings = conversation.settings._replace(
+            tools=conversation.settings.tools if parsed.tools is None else parsed.tools,
+            system=[*(conversation.settings.system or ()), *parsed.input.system] or None,
+            one_by_one=one_by_one or None,
         )
         request: Document = {"contents": join_responses([*conversation.contents, *added.contents])}
         members = {

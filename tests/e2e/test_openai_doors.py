@@ -44,6 +44,31 @@ def test_a_conversation_goes_on_with_its_summary(client: openai.OpenAI) -> None:
     assert response.status == "completed"
 
 
+def test_a_conversation_of_items_is_asked_changed_and_deleted(client: openai.OpenAI) -> None:
+    made = client.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "My name is Ada."}], metadata={"topic": "names"}
+    )
+    call: Any = {"type": "function_call", "call_id": "c1", "name": "spell", "arguments": "{}"}
+    output: Any = {"type": "function_call_output", "call_id": "c1", "output": "A, d, a"}
+    client.conversations.items.create(made.id, items=[call])
+    client.conversations.items.create(made.id, items=[output])
+    response = client.responses.create(model=MODEL, conversation=made.id, input='call weather {"city": "Oslo"}')
+    assert "celsius" in response.output_text
+    items = list(client.conversations.items.list(made.id, order="asc", limit=2))
+    assert [item.type for item in items] == [
+        "message",
+        "function_call",
+        "function_call_output",
+        "message",
+        "message",
+    ], "the pages follow each other"
+    assert client.conversations.items.retrieve(str(items[0].id), conversation_id=made.id) == items[0]
+    assert client.conversations.update(made.id, metadata={"topic": "weather"}).metadata == {"topic": "weather"}
+    assert client.conversations.delete(made.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(made.id)
+
+
 def test_a_websocket_has_the_proxy_s_tools(doors: Proxy, client: openai.OpenAI) -> None:
     url = f"{doors.control.url.replace('http', 'ws', 1)}/v1/responses"
     headers = {

@@ -100,6 +100,8 @@ class World:
             "turn_id": [],
             "response_id": [],
             "token_id": [],
+            "conversation_id": [],
+            "item_id": [],
             "model": ["gemini-3-flash", "no-model"],
         }
         self.tokens = [*[OWNER] * 15, "", "wrong"]
@@ -123,6 +125,11 @@ class World:
                 answer = await client.post("/v1/responses", json=asked, headers=headers)
                 answer.raise_for_status()
                 self.ids["response_id"].append(answer.json()["id"])
+                added = {"items": [{"role": "user", "content": "and in Oslo"}]}
+                path = f"/v1/conversations/{asked['conversation']}/items"
+                items = (await client.post(path, json=added, headers=headers)).raise_for_status().json()["data"]
+                self.ids["conversation_id"].append(str(asked["conversation"]))
+                self.ids["item_id"].append(items[0]["id"])
 
     async def _calls(self, session: str) -> None:
         states: tuple[Document, ...] = (

@@ -220,7 +220,7 @@ class Lists(Scripted):
         ("/v1/chat", "/v1/chat/completions"),
         ("/v1/chat/complete", "/v1/chat/completions"),
         ("/v1/embeddings/x", "/v1/embeddings"),
-        ("/v1/conversations", "/docs"),
+        ("/v1/conversations/x/things", "/v1/conversations/{conversation_id}/items"),
     ],
 )
 async def test_an_unknown_path_has_openai_s_form_and_names_what_is_there(house: House, path: str, named: str) -> None:

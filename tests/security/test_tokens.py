@@ -358,6 +358,14 @@ DOORS = [
     ("GET", "/v1/responses/{response_id}", 404),
     ("DELETE", "/v1/responses/{response_id}", 404),
     ("GET", "/v1/responses/{response_id}/input_items", 404),
+    ("POST", "/v1/conversations", 400),
+    ("GET", "/v1/conversations/{conversation_id}", 404),
+    ("POST", "/v1/conversations/{conversation_id}", 400),
+    ("DELETE", "/v1/conversations/{conversation_id}", 404),
+    ("POST", "/v1/conversations/{conversation_id}/items", 400),
+    ("GET", "/v1/conversations/{conversation_id}/items", 404),
+    ("GET", "/v1/conversations/{conversation_id}/items/{item_id}", 404),
+    ("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}", 404),
 ]
 
 
@@ -389,9 +397,10 @@ async def test_a_token_for_one_session_asks_in_that_one_alone(door: Client, hous
     assert (await door.post("/v1/responses", json=asked, headers=both)).status_code == 403
     house.upstream(*[[says("hi", finish="STOP")]] * 2)
     assert (await door.post("/v1/responses", json=asked, headers=token)).status_code == 200
-    theirs = await door.post("/v1/responses", json=asked, headers={"x-graft-session": "other"})
-    for method, path, _ in DOORS[7:]:
-        where = path.format(response_id=theirs.json()["id"])
+    named_chat = {**asked, "conversation": "theirs"}
+    theirs = await door.post("/v1/responses", json=named_chat, headers={"x-graft-session": "other"})
+    for method, path in [(method, path) for method, path, status in DOORS if status == 404]:
+        where = path.format(response_id=theirs.json()["id"], conversation_id="theirs", item_id="msg_1")
         assert (await door.request(method, where, headers=token)).status_code == 404
         named = await door.request(method, where, headers=token | {"x-graft-session": "other"})
         assert named.status_code == 403

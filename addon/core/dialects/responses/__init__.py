@@ -5,6 +5,12 @@ history, a `Translator` writes the answer, and `error_document` writes errors. N
 """
 
 from addon.core.dialects.responses.compaction import compacted, read_compaction
+from addon.core.dialects.responses.conversation import (
+    conversation_document,
+    read_added_items,
+    read_conversation,
+    read_metadata,
+)
 from addon.core.dialects.responses.errors import error_document, error_status
 from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
 from addon.core.dialects.responses.invalid import Invalid, Unsupported
@@ -23,6 +29,7 @@ __all__ = [
     "Translator",
     "Unsupported",
     "compacted",
+    "conversation_document",
     "conversation_tools",
     "error_document",
     "error_status",
@@ -30,8 +37,11 @@ __all__ = [
     "input_page",
     "is_google_s_file",
     "is_reference",
+    "read_added_items",
     "read_compaction",
+    "read_conversation",
     "read_leniently",
+    "read_metadata",
     "read_request",
     "sse",
     "stored_items",

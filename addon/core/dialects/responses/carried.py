@@ -32,6 +32,12 @@ class Carried(NamedTuple):
         inner, outer = found
         return {"functionCall": {**inner, "name": name, "args": args}, **outer}
 
+    def behind(self, earlier: "Carried") -> "Carried":
+        """What both say."""
+        first = 1 + max(earlier.steps.values(), default=-1)
+        steps = {call_id: first + number for call_id, number in self.steps.items()}
+        return Carried(earlier.calls | self.calls, earlier.steps | steps, earlier.texts | self.texts)
+
     def text(self, text: str) -> list[Part] | None:
         """The Parts of a text as the model made them; None if nothing is known of it."""
         if (pieces := self.texts.get(_hash(text))) is None:

@@ -72,6 +72,12 @@ class Input(NamedTuple):
     system: list[Part]
     carried: Carried
 
+    def behind(self, earlier: "Input") -> "Input":
+        """This input with another one before it."""
+        return Input(
+            [*earlier.items, *self.items], [*earlier.system, *self.system], self.carried.behind(earlier.carried)
+        )
+
 
 def read_input(value: object, unseal: Unseal = nothing_sealed) -> Input:
     """A text, or a list of items. Raises Invalid."""
@@ -81,11 +87,16 @@ def read_input(value: object, unseal: Unseal = nothing_sealed) -> Input:
         return Input([Message("user", [{"text": value}], "input")], [], NOTHING_CARRIED)
     if not isinstance(value, list):
         raise bad("input", f"must be a string or a list of items, not {quoted(value)}", "invalid_type")
+    return read_items(value, "input", unseal)
+
+
+def read_items(items: Sequence[object], where: str, unseal: Unseal = nothing_sealed) -> Input:
+    """`where`: the position of the list. Raises Invalid."""
     read = Input([], [], NOTHING_CARRIED)
     carried: list[str] = []
     places: dict[tuple[type, str], str] = {}
-    for index, item in enumerate(value):
-        at = f"input[{index}]"
+    for index, item in enumerate(items):
+        at = f"{where}[{index}]"
         if isinstance(item, dict) and item.get("type") == "web_search_call":
             fields(item, ("type", "id", "action", "status"), at)  # Gemini has no place for it
             continue

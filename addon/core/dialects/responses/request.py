@@ -5,7 +5,7 @@ ignored silently: unknown fields are refused. Pure: the body is never changed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from addon.core.dialects.responses import options, past, tools
@@ -30,6 +30,7 @@ from addon.core.dialects.responses.items import (
     media_resolution,
     nothing_sealed,
     read_input,
+    read_items,
 )
 from addon.core.dialects.responses.leniency import Path, has, name_of, original, path_of, without
 from addon.core.dialects.responses.tools import tool_config as gemini_tool_config
@@ -97,6 +98,10 @@ class ResponsesRequest:
     def add_to(self, known: past.StoredCalls) -> past.AddedContents:
         """The Contents that the request adds to a history. Raises Invalid."""
         return past.add_items(self.input.items, known, self.model, self.input.carried)
+
+    def behind(self, items: Sequence[Document], where: str, unseal: Unseal) -> "ResponsesRequest":
+        """The request with items before its own. `where`: their position, for errors. Raises Invalid."""
+        return replace(self, input=self.input.behind(read_items(items, where, unseal)))
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
         """`instructions`, then the system and developer messages of the earlier requests of the history (their

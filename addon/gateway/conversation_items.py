@@ -1,0 +1,53 @@
+"""The items of a conversation: those of its responses, and those that were added to it by hand.
+
+What is done by hand is a record of its own in the conversation's thread, without Contents: the items that it adds, and
+the ids of items that it removes. They become Contents with the next request of the conversation, before its input.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from addon.core.dialects.responses import whole_items
+from addon.core.framing.documents import Document
+from addon.gateway.item_references import INPUT
+from store.base import Store
+from store.models import Response
+
+ADDED = "conversation.items"
+"""The `object` of such a record's document."""
+
+
+async def all_items(store: Store, responses: Sequence[Response]) -> tuple[list[Document], set[str]]:
+    """The items of a thread, oldest first, and the ids of those that the model was not told of yet. Raises
+    UnknownResponse, StoreUnavailable."""
+    read = await _with_documents(store, responses)
+    behind = len(read) - _behind(responses)
+    items, new, removed = list[Document](), set[str](), set[str]()
+    for at, one in enumerate(read):
+        document = one.document or {}
+        removed.update(document.get("removed", ()))
+        found = whole_items(document.get(INPUT, []), one.contents)
+        items += found
+        if at >= behind:
+            new.update(item["id"] for item in found)
+        items += document.get("output", [])
+    return [item for item in items if item["id"] not in removed], new - removed
+
+
+async def items_behind(store: Store, responses: Sequence[Response]) -> list[Document]:
+    """The items that were added behind the last response of a thread. Raises UnknownResponse, StoreUnavailable."""
+    if not (count := _behind(responses)):
+        return []
+    items, _ = await all_items(store, responses[len(responses) - count :])
+    return items
+
+
+def _behind(responses: Sequence[Response]) -> int:
+    """How many records at the end were made by hand."""
+    return next((at for at, one in enumerate(reversed(responses)) if one.contents), len(responses))
+
+
+async def _with_documents(store: Store, responses: Sequence[Response]) -> list[Response]:
+    """A thread is read without the documents of all but its last response."""
+    read = (store.response(one.session, one.response_id) for one in responses[:-1])
+    return [*await asyncio.gather(*read), *responses[-1:]]
