@@ -1,4 +1,5 @@
-"""The demo of the loop: one streamed question, for which tools of a Python file and an MCP server run.
+"""The demo of the loop: one streamed question, for which tools of a Python file and an MCP server run, and a program
+that speaks OpenAI's protocol.
 
 Like `story`, `play` yields beats: what happened during the question, and then the checks of the answer.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import addon
+from addon.demo import openai_program
 from addon.demo.stage import DemoFailed, Json, Plan, Stage
 from addon.demo.story import (
     STREAM,
@@ -84,6 +86,9 @@ async def play(stage: Stage) -> AsyncGenerator[Beat]:
         parts_with("functionCall", second.gemini_got) == parts_with("functionCall", *question.answered),
     )
     yield check_that("Gemini got the five results after the calls", len(results(second.gemini_got)) == 5)
+
+    async for beat in openai_program.play(stage):
+        yield beat
     yield is_strict(stage)
 
 

@@ -97,6 +97,12 @@ class Stage:
         body = {} if document is None else {"json": document}
         return (await self._http.request(method, self.control + path, headers=self._bearer, **body)).json()
 
+    async def respond(self, document: Json) -> Json:
+        """Send a request to the front door `/v1/responses`. Returns the response."""
+        headers = self._bearer | _KEY | {"x-graft-session": self.session}
+        answer: Json = (await self._http.post(f"{self.control}/v1/responses", json=document, headers=headers)).json()
+        return answer
+
     @property
     def upstream(self) -> Json:
         """The body of the latest request to Gemini. Raises DemoFailed if there is none."""
@@ -161,6 +167,7 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
         raise DemoFailed(f"there is no mitmdump beside {sys.executable}")
     home = Path(addon.__path__[0])
     defaults = ["graft_control=127.0.0.1:0", f"graft_state={folder}", f"confdir={folder}", "flow_detail=0"]
+    defaults.append(f"graft_upstream={upstream}")
     paths = [str(home.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     log = folder / "mitmdump.log"
     with log.open("wb") as output:

@@ -51,6 +51,9 @@ def check_pictures(pictures: str) -> None:
         "Gemini gets request 3",
         "checked: the first three ran side by side",
         "+ user  result of get_weather",
+        "The same tools for an OpenAI program",
+        'POST /v1/responses call pack({"celsius":31})',
+        "checked: the program saw the call of its own function, and no other",
         "All checks passed.",
         "Next: ./run_proxy.sh --set graft_tools=examples/weather.py",
     ):
