@@ -84,6 +84,7 @@ class StoreError(Exception):
      ├─ StoreUnavailable   the backend does not work now; nothing was written, but for the following
      │   ├─ StoreBusy          another program locks it; nothing was written
      │   ├─ OutcomeUnknown     the write was sent, and no reply says whether it was made
+     │   │   └─ TakeOverUnknown    so the answer `taken` may have been taken over
      │   └─ NotDurable         written, but a power failure, or the end of a server, may lose it
      └─ StoreUnusable      the backend cannot be opened
     """
@@ -158,6 +159,15 @@ class StoreBusy(StoreUnavailable):
 
 class OutcomeUnknown(StoreUnavailable):
     pass
+
+
+class TakeOverUnknown(OutcomeUnknown):
+    """`taken`: the id of a turn or response. Nobody else finds it until it is marked as broken off, or not handed
+    over."""
+
+    def __init__(self, message: str, taken: str) -> None:
+        super().__init__(message)
+        self.taken = taken
 
 
 class NotDurable(StoreUnavailable):

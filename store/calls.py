@@ -146,9 +146,9 @@ class Calls(abc.ABC):
     # --- requests that are sent again -------------------------------------------------------------------------
 
     @abc.abstractmethod
-    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
-        """Note that the answer with this turn ended unfinished now. False, without a write: there is no such turn, it
-        was delivered, or this was noted before. Event `turn.updated`."""
+    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
+        """Note that the answer with this turn ended unfinished now. `proxy_id`: only if this proxy has the turn. False,
+        without a write: there is no such turn, it was delivered, or this was noted before. Event `turn.updated`."""
 
     @abc.abstractmethod
     async def mark_delivered(self, session: str, turn_id: str) -> bool:

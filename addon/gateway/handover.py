@@ -12,8 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from addon.core.framing.documents import Document
 from addon.graft.owners import Owners
-from addon.loop.runner import Runner
-from store.base import Store, StoreUnavailable
+from addon.loop.runner import PATIENCE, Runner
+from store.base import Store, StoreUnavailable, TakeOverUnknown
 from store.models import UndeliveredAnswer
 
 logger = logging.getLogger("toolgraft")
@@ -40,7 +40,15 @@ class Handover:
         if self._proxy_id is None or not self._window:
             return None
         await self._owners.catch_up()
-        found = await self._store.take_answer(self._session, self._key, window=self._window, proxy_id=self._proxy_id)
+        try:
+            found = await self._store.take_answer(
+                self._session, self._key, window=self._window, proxy_id=self._proxy_id
+            )
+        except TakeOverUnknown as error:  # this process may have the answer now, so that no other retry would find it
+            give_back = partial(self._store.mark_not_handed_over, self._session, error.taken)
+            self._owners.late_writes.add(f"{error.taken} given back", give_back)
+            await self._owners.late_writes.wait(PATIENCE)
+            raise
         if found is None:
             return None
         self._response_id, answer = found

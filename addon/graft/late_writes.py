@@ -23,6 +23,7 @@ class LateWrites:
         self._waiting: dict[str, Write] = {}
         self._retries: asyncio.Task[None] | None = None
         self._made = asyncio.Event()
+        self._making = asyncio.Lock()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -34,13 +35,16 @@ class LateWrites:
                 self._retries = asyncio.get_running_loop().create_task(self._retry(), name="writes made later")
 
     async def flush(self, keys: Iterable[str] | None = None) -> None:
-        """Make the waiting writes with these keys; None: all. Raises StoreUnavailable."""
+        """Make the waiting writes with these keys, each once; None: all. Raises StoreUnavailable."""
         for key in list(self._waiting) if keys is None else keys:
-            if (write := self._waiting.get(key)) is not None:
-                with contextlib.suppress(AlreadyAnswered, UnknownCall):
-                    await write()
-                self._waiting.pop(key, None)
-                self._made.set()
+            if key not in self._waiting:
+                continue
+            async with self._making:  # a write that is made once more could undo what came after it
+                if (write := self._waiting.get(key)) is not None:
+                    with contextlib.suppress(AlreadyAnswered, UnknownCall):
+                        await write()
+                    self._waiting.pop(key, None)
+                    self._made.set()
 
     async def wait(self, timeout: float) -> None:
         """Return once no write is waiting, or after so many seconds."""

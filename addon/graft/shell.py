@@ -10,7 +10,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.late_writes import Write
 from addon.graft.machine import AnswerMachine
 from addon.graft.resumption import Resumption, resumption
-from store.base import StoreUnavailable
+from store.base import StoreUnavailable, TakeOverUnknown
 
 logger = logging.getLogger("toolgraft")
 
@@ -77,7 +77,12 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
     if exchange.proxy_id is None or not window or exchange.config.revision == 0 or not (key := exchange.request_key):
         return None
     await grafter.owners.catch_up()
-    found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
+    try:
+        found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
+    except TakeOverUnknown as error:  # this proxy may have the turn now, so that no retry would find it
+        give_back = partial(store.mark_broken_off, session, error.taken, proxy_id=exchange.proxy_id)
+        grafter.owners.late_writes.add(f"{error.taken} given back", give_back)
+        raise
     if found is None:
         return None
     logger.info("session %s: a request was sent again, its answer goes on where it broke off", session)

@@ -41,7 +41,7 @@ from store.base import StoreUnavailable
 logger = logging.getLogger("toolgraft")
 
 _TRIES = 3
-_PATIENCE = 10.0
+PATIENCE = 10.0
 """Seconds for which an error is kept from the client while the end of its answer cannot be noted: until then another
 process would take a retry for a request of its own, and run its tools again."""
 _HOP_BY_HOP = frozenset(
@@ -214,7 +214,7 @@ class Runner:
                 case End(outcome):
                     self._end(outcome)
                     if not self._ended:
-                        await self._close(patience=_PATIENCE if self.grafter.store.suspends else 0.0)
+                        await self._close(patience=PATIENCE if self.grafter.store.suspends else 0.0)
                 case _:
                     if (instead := await self._record(effect)) is not None:
                         async for out in self._perform(instead):

@@ -10,10 +10,10 @@ from store.models import Call, Document, Turn
 
 
 class MemoryRetries(MemoryCalls):
-    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
+    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
         self._check_open()
         entry = self._ledger(session).turns.get(turn_id)
-        if entry is None or (turn := rules.broken_off(entry.turn, steady=self._clocks.steady())) is None:
+        if entry is None or (turn := rules.broken_off(entry.turn, proxy_id, steady=self._clocks.steady())) is None:
             return False
         self._put_turn(entry, turn)
         return True

@@ -14,6 +14,7 @@ from store.backends._redis_ledger import RedisLedger, put_turn, read_turn
 from store.backends._redis_link import Command
 from store.backends._redis_responses import RedisResponses
 from store.backends._redis_transaction import Transaction, transact
+from store.base import OutcomeUnknown, TakeOverUnknown
 from store.models import Call, Document, Turn
 
 
@@ -39,8 +40,8 @@ class _Unsent(NamedTuple):
 
 
 class RedisRetries(RedisLedger, RedisResponses):
-    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
-        return await self._mark(session, turn_id, lambda turn, steady: rules.broken_off(turn, steady=steady))
+    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
+        return await self._mark(session, turn_id, lambda turn, steady: rules.broken_off(turn, proxy_id, steady=steady))
 
     async def mark_delivered(self, session: str, turn_id: str) -> bool:
         return await self._mark(session, turn_id, lambda turn, steady: rules.delivered(turn))
@@ -65,8 +66,10 @@ class RedisRetries(RedisLedger, RedisResponses):
             return None
         start = values.prefix(request_key)
         low, high = values.within(start)
+        taken = ""
 
         def compute(tx: Transaction) -> tuple[Turn, list[Call]] | None:
+            nonlocal taken
             (entries,) = tx.need(("ZREVRANGEBYLEX", tx.keys.of(session, "request"), high, low))
             if not entries:
                 return None
@@ -82,13 +85,17 @@ class RedisRetries(RedisLedger, RedisResponses):
                 if rules.can_be_taken_over(
                     old.record, proxies=proxies, last_alive=self._last_alive(tx), window=window, steady=now.steady
                 ):
+                    taken = turn_id.decode()
                     turn = rules.taken_over(old.record, proxy_id)
                     put_turn(tx, old, turn)
-                    tx.touch([turn_id.decode()])
+                    tx.touch([taken])
                     return turn, self._take_over_calls(tx, old.calls, proxies | {proxy_id}, proxy_id)
             return None
 
-        return await transact(self, session, compute)
+        try:
+            return await transact(self, session, compute)
+        except OutcomeUnknown as error:
+            raise TakeOverUnknown(str(error), taken) from error
 
     def _take_over_calls(self, tx: Transaction, ids: list[bytes], proxies: set[str], proxy_id: str) -> list[Call]:
         calls = []
@@ -117,8 +124,10 @@ class RedisRetries(RedisLedger, RedisResponses):
     ) -> tuple[str, Document] | None:
         start = values.prefix(key)
         low, high = values.within(start)
+        taken = ""
 
         def compute(tx: Transaction) -> tuple[str, Document] | None:
+            nonlocal taken
             index: Command = ("ZREVRANGEBYLEX", tx.keys.of(session, "unsent_key"), high, low)
             (entries,) = tx.need(index)
             if not entries:
@@ -135,8 +144,12 @@ class RedisRetries(RedisLedger, RedisResponses):
             for one, value in zip(ids, tx.get("unsent", *ids), strict=True):
                 unsent = None if value is None else _Unsent.read(value)
                 if unsent is not None and is_available(unsent.broke_off, unsent.proxy_id):
+                    taken = one.decode()
                     tx.put("unsent", one, [key, proxy_id.encode(), b""], unsent.answer)
-                    return one.decode(), unsent.document
+                    return taken, unsent.document
             return None
 
-        return await transact(self, session, compute)
+        try:
+            return await transact(self, session, compute)
+        except OutcomeUnknown as error:
+            raise TakeOverUnknown(str(error), taken) from error

@@ -58,9 +58,10 @@ def replaced(old: Turn | TurnState | None, new: Turn) -> Turn:
     return new.model_copy(update=changed) if changed else new
 
 
-def broken_off(turn: Turn, *, steady: float) -> Turn | None:
-    """The turn after its answer ended unfinished; None if nothing changes."""
-    if turn.delivered or turn.broke_off is not None:
+def broken_off(turn: Turn, proxy_id: str | None, *, steady: float) -> Turn | None:
+    """The turn after its answer ended unfinished; None if nothing changes. `proxy_id`: the proxy that has it; None: any
+    may have it."""
+    if turn.delivered or turn.broke_off is not None or proxy_id not in (None, turn.proxy_id):
         return None
     return turn.model_copy(update={"broke_off": steady})
 

@@ -17,10 +17,10 @@ BY_KEY = """
 
 
 class SqliteRetries(SqliteCalls):
-    async def mark_broken_off(self, session: str, turn_id: str) -> bool:
+    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
         with Transaction(self) as tx:
             seq, turn = _turn(tx, session, turn_id)
-            if turn is None or (turn := rules.broken_off(turn, steady=tx.times.steady)) is None:
+            if turn is None or (turn := rules.broken_off(turn, proxy_id, steady=tx.times.steady)) is None:
                 return False
             _put_turn(tx, seq, turn)
         return True

@@ -286,6 +286,21 @@ async def test_a_server_that_is_full() -> None:
             await load.check("maxmemory, noeviction, for 2 s")
 
 
+async def test_connections_that_are_cut_within_writes() -> None:
+    with servers.running(servers.program_under_test()) as port:
+        async with Route(port) as route, loaded(f"redis://127.0.0.1:{route.port}") as load:
+
+            async def fault() -> None:
+                for _ in range(200):
+                    route.cut_writes_after = random.randrange(1, 20_000)
+                    await asyncio.sleep(0.01)
+                route.cut_writes_after = None
+                assert route.cuts > 10
+
+            await load.during(fault)
+            await load.check(f"connections cut, {route.cuts} within a write")
+
+
 async def test_connections_that_are_cut_within_replies() -> None:
     with servers.running(servers.program_under_test()) as port:
         async with Route(port) as route, loaded(f"redis://127.0.0.1:{route.port}") as load:

@@ -15,7 +15,7 @@ from addon.core.framing.documents import Document
 from addon.gateway.answers import merge_documents
 from addon.graft import late_writes
 from addon.web.access import ANYONE
-from store.base import NotDurable, StoreUnavailable
+from store.base import NotDurable, StoreUnavailable, TakeOverUnknown
 from tests.gateway.conftest import MODEL, URL, House
 from tests.loop.conftest import call, says
 
@@ -477,5 +477,28 @@ async def test_an_answer_that_was_lost_while_the_store_failed_is_given_once_it_w
     rounds(sender, stream=False)
     await lost(sender, path, asked(False, "c"))
     assert refused
+    assert (await sender.post(path, asked(False, "c"))).status_code == 200
+    assert begun(sender) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_whose_taking_was_not_confirmed_is_given_back(
+    sender: House, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, taken = sender.store.take_answer, list[str]()
+
+    async def cut_once(*arguments: Any, **named: Any) -> Any:
+        found = await take(*arguments, **named)
+        if found is not None and not taken:
+            taken.append(found[0])
+            raise TakeOverUnknown("cut", found[0])
+        return found
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(sender.store, "take_answer", cut_once)
+    rounds(sender, stream=False)
+    await lost(sender, path, asked(False, "c"))
+    assert (await sender.post(path, asked(False, "c"))).status_code == 503
+    assert taken
     assert (await sender.post(path, asked(False, "c"))).status_code == 200
     assert begun(sender) == 1

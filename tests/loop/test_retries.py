@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document, decode, encode
 from addon.graft import late_writes
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
-from store.base import StoreUnavailable
+from store.base import StoreUnavailable, TakeOverUnknown
 from tests.contents import model, user
 from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed
 from tests.loop.retrying import ANSWER, STEP, hang_up, responses
@@ -223,6 +223,35 @@ async def test_an_answer_that_broke_off_while_the_store_failed_is_taken_over_onc
     assert refused
     retry = await sender.ask("x", framing=framing)
     assert retry.text == "Wait. done"
+    assert sender.tools.begun == ["send"]
+
+
+async def test_what_a_lost_reply_has_taken_over_is_given_back_before_the_client_has_the_error(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection to a shared store was cut behind the take-over: the next retry would begin anew."""
+    take_over, taken = sender.store.take_over, list[str]()
+
+    async def cut_once(*arguments: Any, **named: Any) -> Any:
+        found = await take_over(*arguments, **named)
+        if found is not None and not taken:
+            taken.append(found[0].turn_id)
+            raise TakeOverUnknown("cut", found[0].turn_id)
+        return found
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(sender.store, "take_over", cut_once)
+    sender.upstream(Scripted(STEP, BROKEN, ANSWER))
+    await sender.ask("x")
+    monkeypatch.setattr(type(sender.store), "suspends", True)
+    runner, played = await sender.prepare([user("x")], Framing.JSON)
+    async for out in runner.output():
+        played.take(out)
+        (turn,) = await sender.turns()
+        assert turn.broke_off is not None
+    assert played.status == 503
+    monkeypatch.undo()
+    assert (await sender.ask("x")).text == "Wait. done"
     assert sender.tools.begun == ["send"]
 
 

@@ -132,6 +132,16 @@ async def test_another_request_takes_nothing_over(store: Store, session: str, ke
     assert await try_take(store, session=session, key=key) is None
 
 
+async def test_a_proxy_gives_back_only_what_it_has(store: Store) -> None:
+    await answering(store)
+    await store.mark_broken_off("one", "t1")
+    assert await try_take(store, proxy="p2") == "t1"
+    assert await store.mark_broken_off("one", "t1", proxy_id="p1") is False
+    assert await try_take(store, proxy="p1") is None
+    assert await store.mark_broken_off("one", "t1", proxy_id="p2") is True
+    assert await try_take(store, proxy="p1") == "t1"
+
+
 async def test_an_unknown_turn_and_one_that_broke_off_before_do_not_break_off(store: Store, clock: Clock) -> None:
     assert await store.mark_broken_off("one", "t1") is False
     await answering(store)

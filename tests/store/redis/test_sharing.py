@@ -10,9 +10,9 @@ import pytest
 from store.backends import _redis_transaction as transaction
 from store.backends import _redis_waits as waits
 from store.backends.redis import RedisStore
-from store.base import CursorLost, StoreUnavailable, StoreUnusable
+from store.base import CursorLost, OutcomeUnknown, StoreUnavailable, StoreUnusable, TakeOverUnknown
 from store.factory import open_url
-from store.models import Call, Policy, Response, Status, Toolset
+from store.models import Call, Policy, Response, Status, Toolset, UndeliveredAnswer
 from tests.store import servers
 from tests.store.records import SOON, WORKERS, a_call, a_turn, revision_of, save, turns_of_the_loop, types
 
@@ -441,6 +441,35 @@ async def test_a_write_whose_answer_was_lost_is_applied_once(stores: Stores, mon
     assert (await two.look_up("one", keys=[b"plain"])).plain == {b"plain": b"chain"}
     assert await one.delete_session("one") is True
     assert await types(two, "one") == ["session.deleted"]
+
+
+async def test_a_take_over_whose_reply_was_lost_names_what_it_may_have_taken(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    await save(one, "t1", created_at=one.times().wall, request_key=b"key", proxy_id="p0")
+    response = Response(response_id="r1", session="one", document={}, created_at=1.0)
+    await one.add_response(response, undelivered=UndeliveredAnswer(key=b"key", proxy_id="p0", answer={}))
+    await one.mark_broken_off("one", "t1")
+    await one.mark_not_handed_over("one", "r1")
+    apply = one.apply
+
+    async def cut(tx: Any) -> Any:
+        await apply(tx)
+        raise OutcomeUnknown("cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one, "apply", cut)
+        with pytest.raises(TakeOverUnknown) as turn:
+            await one.take_over("one", b"key", window=60.0, proxy_id="p1")
+        with pytest.raises(TakeOverUnknown) as answer:
+            await one.take_answer("one", b"key", window=60.0, proxy_id="p1")
+    assert (turn.value.taken, answer.value.taken) == ("t1", "r1")
+    assert await two.take_over("one", b"key", window=60.0, proxy_id="p2") is None
+    await one.mark_broken_off("one", turn.value.taken, proxy_id="p1")
+    await one.mark_not_handed_over("one", answer.value.taken)
+    assert await two.take_over("one", b"key", window=60.0, proxy_id="p2") is not None
+    assert await two.take_answer("one", b"key", window=60.0, proxy_id="p2") is not None
 
 
 async def test_sessions_without_open_calls_cost_the_settling_of_lost_calls_nothing(stores: Stores) -> None:
