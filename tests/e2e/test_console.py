@@ -344,6 +344,46 @@ def test_another_site_reads_and_changes_nothing(
     assert asked.result(20)
 
 
+def test_signing_out_empties_every_tab(proxy: Proxy, watched: Session, page: Page, pool: ThreadPoolExecutor) -> None:
+    asked = pool.submit(ask, proxy, watched, 'call get_weather {"city": "Oslo"}')
+    other = page.context.new_page()
+    other.goto(f"{proxy.control.url}/console")
+    expect(card(other, watched)).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(other.get_by_label("Token")).to_be_visible()
+    expect(card(other, watched)).to_have_count(0)
+    expect(other.get_by_role("status")).to_be_hidden()
+    for call in watched.calls(status="pending"):
+        proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/deny")
+    assert asked.result(20)
+
+
+def test_a_page_whose_session_ends_asks_for_a_token_and_then_follows_again(
+    proxy: Proxy, watched: Session, page: Page, pool: ThreadPoolExecutor
+) -> None:
+    page.evaluate(
+        "fetch('/console/session', "
+        "{method: 'DELETE', headers: {'X-Graft-Page': localStorage.getItem('toolgraft-page')}})"
+    )
+    watched.policy(max_rounds=3)
+    expect(page.get_by_label("Token")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("status")).to_be_hidden()
+    page.get_by_label("Token").fill(proxy.control.token)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("No call waits for an approval.")).to_be_visible()
+    asked = pool.submit(ask, proxy, watched, 'call get_weather {"city": "Oslo"}')
+    card(page, watched).get_by_role("button", name="Deny").click()
+    assert asked.result(20)
+    expect(page.get_by_role("status")).to_be_hidden()
+
+
+def test_signing_out_works_without_the_proxy(page: Page) -> None:
+    page.route("**/console/session", lambda route: route.abort())
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert page.evaluate("localStorage.length") == 0
+
+
 def test_signing_in_with_a_token_and_out(proxy: Proxy, context: BrowserContext) -> None:
     page = context.new_page()
     page.goto(f"{proxy.control.url}/console")

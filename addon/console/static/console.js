@@ -21,9 +21,13 @@ const detailOf = async (response) => {
   }
 };
 
+const isEdited = (element) =>
+  [...element.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue);
+
 const askForToken = () => {
   find("sign-in").hidden = false;
   find("main").hidden = true;
+  for (const id of ["main", "waiting"]) find(id).replaceChildren();
   find("sign-out").hidden = true;
   find("token").focus();
 };
@@ -103,7 +107,7 @@ document.addEventListener("submit", (event) => {
     event.preventDefault();
     const token = find("token").value.trim();
     find("token").value = "";
-    signIn("/console/session", { headers: { Authorization: `Bearer ${token}` } }).then((ok) => ok && start());
+    signIn("/console/session", { headers: { Authorization: `Bearer ${token}` } }).then((ok) => ok && location.reload());
   } else if (form.dataset.send) {
     event.preventDefault();
     send(form);
@@ -133,8 +137,7 @@ document.addEventListener("htmx:before:request", (event) => {
   const element = event.target;
   if (element.dataset?.refresh === undefined) return;
   const typing = element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
-  const edited = [...element.querySelectorAll("input, textarea")].some((field) => field.value !== field.defaultValue);
-  if (document.hidden || typing || edited) event.preventDefault();
+  if (document.hidden || typing || isEdited(element)) event.preventDefault();
 });
 
 document.addEventListener("htmx:after:request", async (event) => {
@@ -149,7 +152,12 @@ document.addEventListener("htmx:after:request", async (event) => {
 });
 
 document.addEventListener("htmx:sse:after:connection", () => show("connection", ""));
-document.addEventListener("htmx:sse:error", () => show("connection", "The proxy cannot be reached. Connecting …"));
+document.addEventListener("htmx:sse:error", (event) => {
+  if (event.detail.status !== 401) show("connection", "The proxy cannot be reached. Connecting …");
+  else if (isEdited(find("main")))
+    show("connection", "This page's session has ended. Copy what you have typed, and reload the page.");
+  else if (!find("main").hidden) location.reload(); // htmx would go on with the key of the old session
+});
 document.addEventListener("htmx:sse:close", () => show("connection", ""));
 
 let waiting = 0;
@@ -171,6 +179,11 @@ document.addEventListener("htmx:after:swap", () => {
   }
 });
 
+window.addEventListener("storage", (event) => {
+  // Another tab has signed out or in.
+  if (event.key === KEY && (!event.newValue || !isEdited(find("main")))) location.reload();
+});
+
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) htmx.trigger(find("changes"), find("main").dataset.page);
 });
@@ -183,7 +196,11 @@ document.addEventListener("DOMContentLoaded", async () => {
     notify.hidden = true;
   });
   find("sign-out").addEventListener("click", async () => {
-    await fetch("/console/session", { method: "DELETE", headers: headers() });
+    try {
+      await fetch("/console/session", { method: "DELETE", headers: headers() });
+    } catch {
+      // the proxy has stopped; the page forgets its key all the same
+    }
     localStorage.removeItem(KEY);
     location.assign("/console");
   });
