@@ -10,7 +10,7 @@ from typing import NamedTuple
 import httpx2
 import xxhash
 
-from addon.core.framing.documents import Document, Malformed, decode, encode, objects
+from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.framing.sse import SseDecoder
 from addon.core.history.asker import asker_of_key
 from addon.core.history.keys import Keys, asker_digest
@@ -21,7 +21,7 @@ from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
 from addon.gateway.upstream_factory import Caller, UpstreamFactory
 from addon.graft.capture import note_answer
-from addon.graft.exchange import Abandoned, Forward, Reply
+from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
@@ -33,6 +33,8 @@ from addon.web.problems import Problem
 logger = logging.getLogger("toolgraft")
 
 _VERSION = "v1beta"
+_COUNTED = "generateContentRequest"
+"""The member of a countTokens request that may have tools."""
 OWN_HEADERS = [(b"accept-encoding", b"identity"), (b"user-agent", b"toolgraft")]
 
 
@@ -74,7 +76,7 @@ class Engine:
         contents = with_dummy_signatures(request["contents"], model)
         sent = Sent(
             _target(model, stream=stream),
-            self._address(model, caller.key, stream=stream),
+            self._address(model, caller.key, "streamGenerateContent?alt=sse" if stream else "generateContent"),
             encode({**request, "contents": contents}),
             _by_place(contents, turn_ids),
             max_tool_calls,
@@ -94,6 +96,28 @@ class Engine:
             async with aclosing(self._output(caller, sent, handover, turn)) as output:
                 yield _noting_status(output, turn)
 
+    async def count_tokens(self, caller: Caller, model: str, request: Document, *, turn_ids: Sequence[str]) -> int:
+        """The tokens that `answer` would send, with the session's tools. Raises TurnFailed, StoreUnavailable."""
+        contents = with_dummy_signatures(request["contents"], model)
+        address = self._address(model, caller.key, "countTokens")
+        resource = _resource(model)
+        target = Target("developer", Operation.COUNT, Framing.JSON, resource.rpartition("/")[2], (_COUNTED,), ())
+        body = encode({_COUNTED: {"model": resource, **request, "contents": contents}})
+        sent = Sent(target, address, body, _by_place(contents, turn_ids))
+        outcome = await self._rewritten(caller, sent)
+        if not isinstance(outcome, Forward):
+            raise _refused(outcome)
+        status, answer = await self.fetch(caller, address, outcome.body)
+        if status != 200:
+            raise TurnFailed.from_body(status, answer)
+        try:
+            count = get(decode(answer), "totalTokens")
+        except (Malformed, AttributeError):
+            count = None
+        if not isinstance(count, int):
+            raise TurnFailed(502, "toolgraft: the model's answer has no totalTokens")
+        return count
+
     async def fetch(self, caller: Caller, address: Address, body: bytes) -> tuple[int, bytes]:
         """The status and body of an answer that has nothing to do with tools. Raises TurnFailed."""
         upstream = self._upstreams.upstream(caller, body, streams=False)
@@ -103,12 +127,10 @@ class Engine:
         except httpx2.RequestError as error:
             raise _unreachable(error) from error
 
-    def _address(self, model: str, key: str, *, stream: bool) -> Address:
-        name = model if "/" in model else f"models/{model}"
-        operation = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    def _address(self, model: str, key: str, method: str) -> Address:
         return Address(
             "POST",
-            f"{self.base_url}/{_VERSION}/{name}:{operation}",
+            f"{self.base_url}/{_VERSION}/{_resource(model)}:{method}",
             [(b"content-type", b"application/json"), *OWN_HEADERS, (b"x-goog-api-key", key.encode())],
         )
 
@@ -145,7 +167,8 @@ class Engine:
         sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
         return Handover(store, caller.session, keys.request(sent), grafter.owners, settings.retry_window)
 
-    async def _output(self, caller: Caller, sent: "Sent", handover: Handover, turn: "_Turn") -> Output:
+    async def _rewritten(self, caller: Caller, sent: "Sent") -> Outcome:
+        """What becomes of a request. Raises TurnFailed, StoreUnavailable."""
         grafter = self._grafter()
         try:
             config = await grafter.door_config(caller.session)
@@ -153,7 +176,7 @@ class Engine:
             raise TurnFailed(500, f"toolgraft: {error}") from error
         if sent.max_tool_calls is not None:
             config = dataclasses.replace(config, max_tool_calls=sent.max_tool_calls)
-        outcome = await grafter.request(
+        return await grafter.request(
             sent.target,
             config,
             sent.body,
@@ -161,6 +184,9 @@ class Engine:
             url=sent.address.url,
             turn_ids=sent.turn_ids,
         )
+
+    async def _output(self, caller: Caller, sent: "Sent", handover: Handover, turn: "_Turn") -> Output:
+        grafter, outcome = self._grafter(), await self._rewritten(caller, sent)
         if not isinstance(outcome, Forward):
             for out in _own_answer(outcome):
                 yield out
@@ -222,6 +248,15 @@ def _by_place(contents: Sequence[Document], turn_ids: Sequence[str]) -> dict[int
 def _target(model: str, *, stream: bool) -> Target:
     operation, framing = (Operation.STREAM, Framing.SSE) if stream else (Operation.GENERATE, Framing.JSON)
     return Target("developer", operation, framing, model.rpartition("/")[2], (), ())
+
+
+def _resource(model: str) -> str:
+    return model if "/" in model else f"models/{model}"
+
+
+def _refused(outcome: Reply | Abandoned) -> TurnFailed:
+    assert isinstance(outcome, Reply), "the turn is cancelled if the client hangs up"
+    return TurnFailed.from_body(outcome.status, outcome.body)
 
 
 def _own_answer(outcome: Reply | Abandoned) -> Iterable[Head | bytes]:

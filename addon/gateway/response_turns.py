@@ -35,6 +35,8 @@ from addon.gateway.upstream_factory import Caller
 
 type Events = list[Document]
 
+_COUNTED = ("contents", "tools", "toolConfig", "systemInstruction")
+"""The members of a request that have tokens."""
 _MOST_CUTS = 4
 """How often a request that is too long is sent again, shorter."""
 
@@ -105,9 +107,7 @@ class ResponseTurns:
                 conversation = await self.conversations.find(
                     caller.session, parsed.conversation, parsed.previous_response_id
                 )
-            if conversation.added:
-                unseal = Sealing(self.store, conversation.session).unseal
-                parsed = parsed.behind(conversation.added, "conversation.items", unseal)
+            parsed = self._with_added(conversation, parsed)
             turn = await self._turn(conversation, parsed, handover, local)
             yield turn.translator.start()
             finished = not parsed.stream
@@ -132,6 +132,20 @@ class ResponseTurns:
                 if not (parsed.stream and ending.is_set() and turn.translator.status == "in_progress"):
                     raise
                 yield turn.translator.fail(*google_error(ending_problem()))
+
+    async def count_tokens(self, caller: Caller, parsed: ResponsesRequest, handover: Handover) -> int:
+        """The tokens that a request would send to Gemini. Raises Invalid, Problem, TurnFailed."""
+        conversation = await self.conversations.find(caller.session, parsed.conversation, parsed.previous_response_id)
+        turn = await self._turn(conversation, self._with_added(conversation, parsed), handover, None)
+        members = {name: turn.request[name] for name in _COUNTED if name in turn.request}
+        return await self.engine.count_tokens(caller, parsed.model, members, turn_ids=conversation.turn_ids)
+
+    def _with_added(self, conversation: Conversation, parsed: ResponsesRequest) -> ResponsesRequest:
+        """The request behind the items that were added to its conversation by hand. Raises Invalid."""
+        if not conversation.added:
+            return parsed
+        unseal = Sealing(self.store, conversation.session).unseal
+        return parsed.behind(conversation.added, "conversation.items", unseal)
 
     @asynccontextmanager
     async def _answer(self, caller: Caller, turn: _Turn) -> AsyncGenerator[AsyncIterator[Document]]:

@@ -102,6 +102,34 @@ class ResponsesRoutes(FrontDoor):
                 request, api, handover, lambda: _answered(api, events, stream=False, show=show)
             )
 
+        @router.post(
+            f"{PATH}/input_tokens",
+            summary="Count the tokens of a request",
+            responses=answers(examples.COUNTED, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
+            openapi_extra=body_example(examples.ASKED, RESPONSES_BODY) | parameters(key=True),
+        )
+        @needs("ask")
+        async def count_input_tokens(api: ApiDep, request: Request) -> Response:
+            """As Gemini counts them: with the history that the request continues, and with the session's tools. Nothing
+            is stored."""
+            caller, body, handover = await self.receive(request, api, f"{PATH}/input_tokens")
+
+            async def count() -> Response:
+                try:
+                    parsed, _ = await reader.read(caller.session, body, lenient=api.settings.lenient == "on")
+                    tokens = await self.turns.count_tokens(caller, parsed, handover)
+                except (Invalid, TurnFailed) as error:
+                    return in_openai_s_words(error)
+                return _json({"object": "response.input_tokens", "input_tokens": tokens})
+
+            return await answer_while_connected(request, api, handover, count)
+
+        self._add_stored(router)
+        return router
+
+    def _add_stored(self, router: Group) -> None:
+        """The routes of stored responses."""
+
         @router.get(
             f"{PATH}/{{response_id}}",
             summary="Show a response again",
@@ -146,8 +174,6 @@ class ResponsesRoutes(FrontDoor):
             await self.store.delete_response(session, response_id)
             await self.store.sync()
             return _json({"id": response_id, "object": "response", "deleted": True})
-
-        return router
 
     async def _response(self, session: str, response_id: str) -> Record:
         """Raises Problem (404)."""

@@ -64,4 +64,5 @@ COMPACTED = {
         "total_tokens": 1000,
     },
 }
+COUNTED = {"object": "response.input_tokens", "input_tokens": 41}
 DELETED = {"id": "resp_5d0c2f", "object": "response", "deleted": True}
