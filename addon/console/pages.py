@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.console.clients import clients, read_addresses
-from addon.console.rendering import json_excerpt, page
+from addon.console.rendering import LONGEST, json_excerpt, page
 from addon.console.waiting import waiting_calls
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.versions import etag_of
@@ -23,7 +23,7 @@ from addon.web.access import needs
 from addon.web.describe import PUBLIC, Group
 from addon.web.routing import ApiDep, CallerDep, DirectRoute, Query
 from store.base import Store, UnknownCall
-from store.models import SessionName, Status
+from store.models import Call, SessionName, Status
 
 router = Group("console")
 
@@ -40,6 +40,10 @@ PAGES = {
 
 _PER_PAGE = 50
 _TURNS_PER_PAGE = 20
+_MOST_APPROVALS = 50
+_LONGEST_APPROVAL = 4000
+"""Characters of the arguments of a call in the list, which is fetched with each change. If there are more, the call is
+decided at its own page."""
 
 
 def _frame(name: str, title: str) -> Callable[[Request], Awaitable[Response]]:
@@ -101,8 +105,22 @@ class _CallId(BaseModel):
 @_part("approvals")
 @needs("read", "approve")
 async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
-    waiting = [call async for call in waiting_calls(api.store, query.session)]
-    return page("approvals.html", {"calls": waiting, "may_decide": caller.allows("approve"), "now": time.time()})
+    listed: list[Call] = []
+    count = 0
+    async for call in waiting_calls(api.store, query.session):
+        count += 1
+        if len(listed) < _MOST_APPROVALS:
+            listed.append(call)
+    return page(
+        "approvals.html",
+        {
+            "calls": listed,
+            "count": count,
+            "longest": _LONGEST_APPROVAL,
+            "may_decide": caller.allows("approve"),
+            "now": time.time(),
+        },
+    )
 
 
 @_part("waiting")
@@ -136,7 +154,13 @@ async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId,
     may_answer = not call.status.final and caller.allows("admin" if call.owner == "loop" else "worker")
     return page(
         "call.html",
-        {"call": call, "may_answer": may_answer, "may_decide": caller.allows("approve"), "now": time.time()},
+        {
+            "call": call,
+            "longest": LONGEST,
+            "may_answer": may_answer,
+            "may_decide": caller.allows("approve"),
+            "now": time.time(),
+        },
     )
 
 

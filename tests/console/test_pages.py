@@ -119,6 +119,33 @@ async def test_approvals_are_listed_oldest_first_with_their_arguments(
     assert re.sub("<.*?>", "", await part(page, "waiting")).split() == ["2", "waiting"]
 
 
+async def test_nobody_approves_arguments_that_the_page_has_cut(page: httpx2.AsyncClient, capture: Capture) -> None:
+    """The end of them is what a hostile model would hide."""
+    await capture("call_1", approval="waiting", args={"text": "x" * 5000, "z": "rm -rf"})
+    html = await part(page, "approvals")
+    assert "/v1/calls/call_1/approve" not in html
+    assert "Only the first 4000 characters are shown" in html
+    html = await part(page, "call", call_id="call_1")
+    assert html.count("rm -rf") == 2
+    assert html.count('data-to="/v1/calls/call_1/approve"') == 2
+    assert "Only the first" not in html
+    await capture("call_2", approval="waiting", args={"text": "x" * 50_000, "z": "rm -rf"})
+    html = await part(page, "call", call_id="call_2")
+    assert "Only the first 20000 characters are shown" in html
+    assert "<textarea" not in html
+    assert html.count('data-to="/v1/calls/call_2/approve"') == 1
+
+
+async def test_a_long_list_of_approvals_is_cut_and_says_so(page: httpx2.AsyncClient, capture: Capture) -> None:
+    for number in range(60):
+        await capture(f"call_{number:02}", approval="waiting", args={"text": "<b> é " * 3000})
+    html = await part(page, "approvals")
+    assert sorted(set(re.findall(r"call_id=(call_\d+)", html))) == [f"call_{number:02}" for number in range(50)]
+    assert "60 calls wait; the oldest 50 are shown." in html
+    assert len(html) < 1_000_000
+    assert re.sub("<.*?>", "", await part(page, "waiting")).split() == ["60", "waiting"]
+
+
 async def test_who_may_not_decide_gets_no_buttons(sign_in: SignIn, capture: Capture) -> None:
     await capture("call_1", approval="waiting", owner="hand", released=False)
     for rights, may_decide in ((["read"], False), (["approve"], True)):
