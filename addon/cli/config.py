@@ -1,6 +1,7 @@
 """`toolgraft config …`: the settings that a start would use, and where each is set."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,10 +33,18 @@ def show(
     confdir: Annotated[
         str, typer.Option("--confdir", help="mitmproxy's folder, with config.yaml.", metavar="FOLDER")
     ] = "~/.mitmproxy",
+    running: Annotated[bool, typer.Option("--running", help="The settings of the running proxy.")] = False,
+    url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show every setting that a start of the proxy would use, its value, and where it is set. Secrets are masked."""
+    """Show every setting that a start of the proxy would use, its value, and where it is set. Secrets are masked.
+
+    With --running (or --url), show the settings of the proxy that runs.
+    """
     if context.invoked_subcommand is not None:
+        return
+    if running or url is not None:
+        _show_running(url, as_json)
         return
     from addon.config_file.settings_table import read_yaml, setting_rows
 
@@ -60,10 +69,24 @@ def show(
             }
         )
         return
-    output.print_table(
-        ("SETTING", "VALUE", "SET BY"), [(row.name, output.plain(row.value), output.plain(row.source)) for row in rows]
-    )
+    _print_table(rows)
     output.note("no toolgraft.toml is used" if file is None else f"the file is {_summary(file)}")
+
+
+def _show_running(url: str | None, as_json: bool) -> None:
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        items = api.get("/v1/config")["items"]
+    if as_json:
+        output.print_json({"settings": items})
+    else:
+        _print_table([(row["name"], row["value"], row["source"]) for row in items])
+
+
+def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
+    cells = [tuple(map(output.plain, row)) for row in rows]
+    output.print_table(("SETTING", "VALUE", "SET BY"), cells)
 
 
 @app.command("check")

@@ -3,12 +3,13 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from addon.config_file.precedence import overruled
+from addon.config_file.precedence import VARIABLES, overruled
 from addon.config_file.reading import ConfigFile, SessionEntry, load_config
+from addon.config_file.settings_table import SettingRow, masked
 from addon.options import OPTIONS
 
 _OPTION = re.compile(r"graft_[a-z_]+")
@@ -18,28 +19,26 @@ _DEFAULTS = {option.name: option.default for option in OPTIONS}
 @dataclass(frozen=True)
 class FileOptions:
     """`config` is None if no file is used. `taken`: the options of the file that nothing outranks. `given`: the options
-    that are set elsewhere. `modes`: those of the start."""
+    that are set elsewhere, and where; `values`: their values. `modes`: those of the start."""
 
     config: ConfigFile | None = None
     trusted: bool = False
     taken: Mapping[str, str | list[str]] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     modes: tuple[str, ...] = ()
 
-    @classmethod
-    def read(cls, path: Path, *, trusted: bool, given: Mapping[str, str]) -> Self:
-        """`given`: the options that are set elsewhere, and where. Raises ConfigError."""
+    def read(self, path: Path, *, trusted: bool) -> "FileOptions":
+        """With this file. Raises ConfigError."""
         config = load_config(path, trusted=trusted)
-        without = overruled(given, os.environ)
+        without = overruled(self.given, os.environ)
         taken = {name: value for name, value in config.options.items() if name not in without}
-        return cls(config, trusted, taken, given, config.modes)
+        modes = config.modes if self.config is None else self.modes
+        return replace(self, config=config, trusted=trusted, taken=taken, modes=modes)
 
     def reread(self) -> "FileOptions":
-        """The file as it is now. Raises ConfigError."""
-        if self.config is None:
-            return self
-        found = FileOptions.read(self.config.path, trusted=self.trusted, given=self.given)
-        return FileOptions(found.config, self.trusted, found.taken, self.given, self.modes)
+        """With the file as it is now. Raises ConfigError."""
+        return self if self.config is None else self.read(self.config.path, trusted=self.trusted)
 
     def changes(self, before: "FileOptions") -> dict[str, Any]:
         """The options that the file sets otherwise than before, with their values, or their defaults if it no longer
@@ -60,11 +59,25 @@ class FileOptions:
         old, new = (one.config.modes if one.config is not None else () for one in (before, self))
         return new not in (old, self.modes)
 
-    def values(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def with_servers(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with the file itself among those of MCP servers, if it has any."""
         if self.config is None or not self.config.servers:
             return dict(options)
         return {**options, "graft_mcp": [*options["graft_mcp"], str(self.config.path)]}
+
+    def row(self, name: str, value: Any) -> SettingRow:
+        """An option of the running proxy, and where this value is set."""
+        variable = VARIABLES.get(name, "")
+        if not value and os.environ.get(variable):
+            return SettingRow(name, masked(name, os.environ[variable]), variable)
+        return SettingRow(name, masked(name, value), self._source(name, value))
+
+    def _source(self, name: str, value: Any) -> str:
+        if name in self.given and _same(value, self.values[name]):
+            return self.given[name]
+        if self.config is not None and name in self.taken and _same(value, self.taken[name]):
+            return self.config.place_of(name)
+        return "default" if _same(value, _DEFAULTS[name]) else "changed while it runs"
 
     def located(self, message: str) -> str:
         """A message that begins with the name of an option, after the line of the file that sets it."""
@@ -72,3 +85,8 @@ class FileOptions:
         if self.config is None or found is None or found[0] not in self.taken:
             return message
         return f"{self.config.place_of(found[0])}: {message}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of an option are equal: lists may be tuples."""
+    return one == other if isinstance(one, str) else list(one) == list(other)

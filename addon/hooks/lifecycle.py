@@ -70,10 +70,16 @@ class Lifecycle:
     def _take_options(self) -> None:
         """Set the options that wait, then those of a toolgraft.toml."""
         given = take_deferred(ctx.options)
+        values = {name: getattr(ctx.options, name) for name in given}
+        self.file_options = FileOptions(given=given, values=values)
         if ctx.options.graft_config:
             trusted = ctx.options.graft_config_trusted != "off"
-            self.file_options = FileOptions.read(Path(ctx.options.graft_config), trusted=trusted, given=given)
+            self.file_options = self.file_options.read(Path(ctx.options.graft_config), trusted=trusted)
             ctx.options.update(**self.file_options.taken)
+
+    def _setting_rows(self) -> list[dict[str, str]]:
+        options = ((option.name, getattr(ctx.options, option.name)) for option in OPTIONS)
+        return [self.file_options.row(name, value)._asdict() for name, value in options]
 
     def configure(self, updated: set[str]) -> None:
         if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
@@ -99,6 +105,7 @@ class Lifecycle:
             self.runtime = Runtime.start(settings, self.upstreams, listening=_ports, in_flight=self.in_flight)
             if (config := self.file_options.config) is not None:
                 self.runtime.set_sessions(config.sessions)
+            self.runtime.setting_rows = self._setting_rows
         else:
             self.runtime.change(settings)
         self.filter = chosen
@@ -107,7 +114,7 @@ class Lifecycle:
         self, options: Mapping[str, Any], file_options: FileOptions
     ) -> tuple[Settings, flowfilter.TFilter | None]:
         """The settings and the flow filter of these options. Raises ValueError."""
-        settings = Settings.from_options(file_options.values(options))
+        settings = Settings.from_options(file_options.with_servers(options))
         try:
             return settings, flowfilter.parse(settings.filter) if settings.filter else None
         except ValueError as error:

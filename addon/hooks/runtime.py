@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sized
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -140,6 +140,8 @@ class Runtime:
         """Whether new requests are refused because the proxy ends: see `end`."""
         self.is_serving = False
         """Whether the start has succeeded."""
+        self.setting_rows: Callable[[], Sequence[Document]] = tuple
+        """The options with their values and where they are set, for `/v1/config`."""
         self.report: Callable[[Summary], None] = _report_nothing
         """Called at the end of each request to a front door."""
         self.ready = asyncio.Event()
@@ -176,6 +178,7 @@ class Runtime:
                 processes=self._processes,
                 recent=self.recent,
                 problems=self._problems,
+                setting_rows=lambda: self.setting_rows(),
                 extra_routes=gateway_routes(
                     store=store,
                     grafter=lambda: self.grafter,

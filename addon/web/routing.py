@@ -63,6 +63,8 @@ class ApiContext:
     pins: Pins | None = None
     shared: Callable[[], Sequence[Document]] = tuple
     """The declarations of the proxy's own tools."""
+    setting_rows: Callable[[], Sequence[Document]] = tuple
+    """The proxy's options, each with its value and where it is set, without secrets."""
     processes: Callable[[], Awaitable[Sequence[Document]]] | None = None
     """What each of the proxy's processes says of itself. Raises OSError."""
     recent: RecentRequests = field(default_factory=RecentRequests)

@@ -54,6 +54,7 @@ class Proxy:
             pins=self.pins,
             shared=lambda: self.shared,
         )
+        self.app = app
         self._server = ControlServer(app, bind("127.0.0.1", 0))
         self.run(self._server.start())
         self.url = self._server.url

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from addon.options import OPTIONS
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Proxy
 
 
 @pytest.fixture
@@ -67,3 +67,18 @@ def test_a_wrong_file_or_value_is_an_error_with_its_line(cli: Cli, file: Path) -
     assert cli("config", "--config", str(file), status=1).stderr == message
     assert "graft_max_rounds='0'" in cli("config", "--set", "graft_max_rounds=0", status=1).stderr
     assert "no such option" in cli("config", "--set", "graft_x=0", status=1).stderr
+
+
+def test_the_settings_of_the_running_proxy(cli: Cli, proxy: Proxy) -> None:
+    row = {"name": "graft_log", "value": "json", "source": "/x.toml:3"}
+    proxy.app.api.setting_rows = lambda: [row]
+    assert json.loads(cli("config", "--running", "--json").stdout) == {"settings": [row]}
+    assert cli("config", "--running").stdout.split() == [
+        "SETTING",
+        "VALUE",
+        "SET",
+        "BY",
+        "graft_log",
+        "json",
+        "/x.toml:3",
+    ]

@@ -46,6 +46,7 @@ OPERATIONS = {
     ("get", "/v1/tokens"),
     ("delete", "/v1/tokens/{token_id}"),
     ("get", "/v1/processes"),
+    ("get", "/v1/config"),
     ("get", "/v1/mcp/held"),
     ("post", "/v1/mcp/accept"),
 }

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,8 @@ async def test_options_that_need_a_restart_are_named_and_the_others_hold(world: 
 
 async def test_the_command_line_still_outranks_the_file(world: World, make: Make) -> None:
     await world.start(make, "")
-    world.hooks.lifecycle.file_options = type(world.hooks.lifecycle.file_options).read(
-        world.config, trusted=False, given={"graft_max_rounds": "command line"}
-    )
+    lifecycle = world.hooks.lifecycle
+    lifecycle.file_options = replace(lifecycle.file_options, given={"graft_max_rounds": "command line"})
     world.write(world.config, "[options]\nmax_rounds = 3\nparallel = 3\n")
     await world.look()
     assert (world.runtime.settings.max_rounds, world.runtime.settings.parallel) == (10, 3)
@@ -262,3 +262,27 @@ async def test_with_reload_off_nothing_is_applied(world: World, make: Make, capl
     await world.look()
     assert world.names() == ["one"]
     assert messages(caplog) == []
+
+
+async def test_the_running_proxy_says_where_each_setting_is_set(
+    world: World, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLGRAFT_TOKEN", "hidden")
+    await world.start(make, "[options]\nmax_rounds = 3\nparallel = 2\nfilter = '~u x'")
+    world.hooks.set(parallel="4")
+
+    def rows() -> dict[str, tuple[str, str]]:
+        return {row["name"]: (row["value"], row["source"]) for row in world.runtime.setting_rows()}
+
+    found = rows()
+    assert found["graft_config"] == (str(world.config), "command line")
+    assert found["graft_max_rounds"] == ("3", f"{world.config}:2")
+    assert found["graft_filter"] == ("~u x", f"{world.config}:4")
+    assert found["graft_parallel"] == ("4", "changed while it runs")
+    assert found["graft_token"] == ("***", "TOOLGRAFT_TOKEN")
+    assert found["graft_tools"] == ("", "default")
+    world.write(world.config, "[options]\n\n\nmax_rounds = 5\n")
+    await world.look()
+    found = rows()
+    assert found["graft_max_rounds"] == ("5", f"{world.config}:4")
+    assert found["graft_filter"] == ("", "default")

@@ -60,12 +60,13 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/store/trust-clock", None, set()),
     ("POST", "/v1/tokens", {"scopes": ["read"]}, set()),
     ("GET", "/v1/mcp/held", None, set()),
+    ("GET", "/v1/config", None, set()),
     ("POST", "/v1/mcp/accept", {"server": "s", "tool": "t", "digest": "d"}, set()),
     ("GET", "/v1/tokens", None, set()),
     ("DELETE", "/v1/tokens/nobody", None, set()),
 ]
 OF_NO_SESSION = ["/metrics", "/v1/sessions", "/v1/store/trust-clock", "/v1/tokens", "/v1/tokens/nobody"]
-OF_NO_SESSION += ["/v1/processes", "/v1/mcp/held", "/v1/mcp/accept"]
+OF_NO_SESSION += ["/v1/config", "/v1/processes", "/v1/mcp/held", "/v1/mcp/accept"]
 """What a token for one session does not reach, whatever else it may do."""
 
 

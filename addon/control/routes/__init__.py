@@ -14,5 +14,6 @@ GROUPS = (
     "tokens",
     "mcp",
     "processes",
+    "config",
     "health",
 )

@@ -1,0 +1,35 @@
+"""The settings of the proxy, and where each is set."""
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from addon.web.describe import Group, answers
+from addon.web.routing import ApiDep, reply
+
+router = Group("config")
+
+
+class Setting(BaseModel):
+    name: str
+    value: str = Field(description="Secrets are masked. Items of a list are separated by commas.")
+    source: str = Field(
+        description="Where it is set: `default`, `command line`, `config.yaml`, an environment variable, a file with "
+        "its line, or `changed while it runs`."
+    )
+
+
+class SettingList(BaseModel):
+    items: list[Setting]
+
+
+_EXAMPLE = {"name": "graft_max_rounds", "value": "5", "source": "/home/me/.config/toolgraft/toolgraft.toml:8"}
+
+
+@router.get(
+    "/v1/config",
+    summary="List the proxy's settings, and where each is set",
+    responses=answers({"items": [_EXAMPLE]}, SettingList),
+)
+async def list_settings(api: ApiDep) -> Response:
+    """Every option, in the order of its documentation. Sessions may have settings of their own."""
+    return reply({"items": list(api.setting_rows())})
