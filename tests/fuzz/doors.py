@@ -16,12 +16,25 @@ from addon.loop import pauses
 from store.models import Status
 from tests.fuzz.mutations import altered, misplaced, mutated, pieces
 from tests.fuzz.shapes import HIDDEN, KINDS, SHAPES, Failure, Shape, answer_of, body_of, check_hidden
-from tests.fuzz.targets import wrong_answer
+from tests.fuzz.targets import made_wrong
 from tests.gateway.conftest import MODEL, House
 from tests.loop.conftest import Wire
 
 _WHOLE, _STREAMED = SHAPES[:2]
 _ROUNDS = 3
+_BESIDES: Document = {
+    "groundingMetadata": {
+        "webSearchQueries": ["words"],
+        "groundingChunks": [{"web": {"uri": "https://a.example", "title": "A"}}],
+        "groundingSupports": [{"segment": {"startIndex": 0, "endIndex": 5}, "groundingChunkIndices": [0]}],
+    },
+    "logprobsResult": {
+        "chosenCandidates": [{"token": "Words", "logProbability": -0.1}],
+        "topCandidates": [{"candidates": [{"token": "Words", "logProbability": -0.1}]}],
+    },
+}
+_FORESEEN = (b"the connection to the model", b'"message":"m"')
+"""In a refusal of 500 or more: the proxy's own for a broken connection, and an error of the model's (`mutations`)."""
 _OWN: Document = {"name": "own", "description": "d", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -45,15 +58,24 @@ class _Model:
         text = rng.choice(("Done. ", f"Words {rng.random()} nobody else ever says in answer {number}. "))
         calls = number < self._calls_end and not self.is_good
         if number <= _ROUNDS + 1 and not self.is_good and rng.random() < 0.4:
-            data = wrong_answer(shape, rng, calls=calls, text=text)
+            data = made_wrong(_answer(shape, rng, calls=calls, text=text), shape, rng)
         else:
-            data = body_of(shape, answer_of(shape, rng, calls=calls, text=text))
+            data = body_of(shape, _answer(shape, rng, calls=calls, text=text))
 
         async def body() -> AsyncIterator[bytes]:
             for piece in pieces(data, rng):
                 yield piece
 
         return httpx2.Response(200, headers={"content-type": KINDS[shape.framing]}, content=body())
+
+
+def _answer(shape: Shape, rng: random.Random, *, calls: bool, text: str) -> list[Document | bytes]:
+    """A good answer, some with what a response shows besides text and calls."""
+    documents = answer_of(shape, rng, calls=calls, text=text)
+    if rng.random() < 0.3:
+        *_, last = (one for one in documents if isinstance(one, dict))
+        last["candidates"][0] |= altered(_BESIDES, rng)
+    return documents
 
 
 class Doors:
@@ -103,7 +125,7 @@ class Doors:
         if (
             answer.status_code >= 500
             and answer.status_code != 502
-            and b"the connection to the model" not in answer.content
+            and not any(words in answer.content for words in _FORESEEN)
         ):
             raise Failure(f"{path} {data[:300]!r} was answered {answer.status_code}: {answer.content[-400:]!r}")
         return answer
@@ -150,7 +172,19 @@ def _request(path: str, marker: str, rng: random.Random) -> bytes:
             "metadata": {"a": "b"},
             "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},
             "reasoning": {"effort": "low"},
+            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+            "top_logprobs": 2,
+            "stop": ["END"],
+            "truncation": "auto",
+            "max_tool_calls": 2,
+            "service_tier": "flex",
         }
+        if rng.random() < 0.2:
+            more["tools"] = [{"type": "web_search"}, {"type": "function", **_OWN}]
+        if rng.random() < 0.1:
+            image = {"type": "input_image", "image_url": "https://a.example/cat.png", "detail": "low"}
+            words = {"type": "input_text", "text": f"what is {marker}?"}
+            body["input"] = [{"role": "user", "content": [words, image]}]
     body |= {name: value for name, value in more.items() if rng.random() < 0.4}
     kind = rng.random()
     if kind < 0.25:

@@ -36,7 +36,11 @@ class Target(Protocol):
 
 def wrong_answer(shape: Shape, rng: random.Random, *, calls: bool = True, text: str = "a ") -> bytes:
     """An answer with something wrong in its documents, in its bytes, or in both."""
-    documents, kind = answer_of(shape, rng, calls=calls, text=text), rng.random()
+    return made_wrong(answer_of(shape, rng, calls=calls, text=text), shape, rng)
+
+
+def made_wrong(documents: list[Document | bytes], shape: Shape, rng: random.Random) -> bytes:
+    kind = rng.random()
     if kind < 0.4:
         documents = misplaced(documents, rng)
     if 0.3 < kind < 0.5:
