@@ -17,6 +17,7 @@ MOST = 100
 """Ended requests that are kept."""
 
 _MOST_RUNNING = 4096
+_MOST_LISTED = 1000
 _MOST_CALLS = 100
 """Calls and rounds of a record."""
 
@@ -75,7 +76,7 @@ class RecentRequests:
         """Newest first: see `addon.control.routes.requests`."""
         now = time.monotonic()
         entries = sorted([*self._ended, *self._running.values()], key=lambda one: one.began, reverse=True)
-        return [_record(entry, now) for entry in entries[: self._ended.maxlen]]
+        return [_record(entry, now) for entry in entries[:_MOST_LISTED]]
 
     async def change(self, version: int) -> None:
         """Wait until something has changed since this version."""

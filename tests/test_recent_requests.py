@@ -48,6 +48,14 @@ def test_only_the_last_are_kept_newest_first_and_large_arguments_are_not() -> No
     assert len(str(recent.records())) < 3000
 
 
+def test_what_runs_is_listed_however_many_have_ended_since() -> None:
+    recent = RecentRequests(3)
+    recent.begin(Summary("waits"))
+    for number in range(5):
+        recent.end(Summary(f"s{number}", status=200))
+    assert [record["session"] for record in recent.records()] == ["s4", "s3", "s2", "waits"]
+
+
 async def test_a_listener_is_woken() -> None:
     recent = RecentRequests()
     waiting = asyncio.ensure_future(recent.change(recent.version))
