@@ -78,17 +78,18 @@ class _Connection:
         ends = [event.wait() for event in self._api.ends(access_of(self._websocket))]
         reader = tasks.spawn(self._read(), name="WebSocket")
         stops = [reader, *(tasks.spawn(end, name="an end") for end in ends)]
-        deadline = asyncio.get_running_loop().time() + LONGEST
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
             while not any(stop.done() for stop in stops):
-                left = deadline - asyncio.get_running_loop().time()
-                if not self._waiting:
-                    await self._wait(tasks.spawn(self._arrived.wait(), name="a message"), stops, left)
-                    if self._waiting or any(stop.done() for stop in stops):
-                        continue
+                left = began + LONGEST - now()
+                if left <= 0:
                     await self._refuse(_too_old(), 400)
                     await self._websocket.close()
                     return
+                if not self._waiting:
+                    await self._wait(tasks.spawn(self._arrived.wait(), name="a message"), stops, left)
+                    continue
                 text = self._waiting.popleft()
                 self._arrived.clear()
                 await self._wait(tasks.spawn(self._answer(text), name="a response"), stops, None)

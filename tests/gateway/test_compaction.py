@@ -49,6 +49,18 @@ async def test_a_stored_history_with_calls_is_compacted_without_tools(home: Hous
     assert (await home.http.get(f"/v1/responses/{found['id']}")).status_code == 404
 
 
+async def test_the_session_s_tools_take_no_part(home: House, gemini: StrictGemini) -> None:
+    async def get_news() -> str:
+        raise AssertionError("nobody asked for it")
+
+    home.proxy.tools.add("get_news", get_news)
+    await home.open()
+    found = await home.ask(PATH, {"model": MODEL, "input": "call get_news {}"})
+    assert found["object"] == "response.compaction"
+    assert not gemini.requests[-1]["body"].get("tools")
+    assert len(gemini.requests) == 1
+
+
 async def test_input_items_show_a_compaction_item_as_it_was_given(house: House) -> None:
     scripted(house)
     (item,) = (await house.ask(PATH, {"model": MODEL, "input": SAID}))["output"]

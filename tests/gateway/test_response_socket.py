@@ -235,6 +235,21 @@ async def test_an_old_connection_is_told_to_come_again(house: House, monkeypatch
             await Client(socket).message()
 
 
+async def test_a_connection_that_always_asks_becomes_old_as_well(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+    upstream = house.upstream([gate, says("one")], [says("two")])
+    async with serving(house.app) as url, connect(url) as socket:
+        client = Client(socket)
+        await client.send("hi")
+        await client.send("hi")
+        await until(lambda: len(upstream.bodies) == 1)
+        monkeypatch.setattr(response_socket, "LONGEST", 0.0)
+        gate.set()
+        assert text(await client.response()) == "one"
+        assert (await client.error())["error"]["code"] == "websocket_connection_limit_reached"
+    assert len(upstream.bodies) == 1
+
+
 @pytest.fixture
 def guarded(home: House) -> ControlApp:
     """The same application, with a token."""
