@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from addon.core.framing.documents import Document
+from addon.core.located import KeyPath, Located
 from addon.core.security.escaping import printable
-from addon.core.toml_lines import KeyPath, TomlDocument, TomlError, parse_toml
+from addon.core.toml_lines import TomlError, parse_toml
 from addon.core.tools.positions import BadTool
 from addon.graft.toolsets import toolset_of
 from addon.options import OPTIONS, Option
@@ -124,7 +125,7 @@ def parse_config(path: Path, content: bytes) -> ConfigFile:
 
 
 class _Reader:
-    def __init__(self, path: Path, document: TomlDocument, files: list[Path]) -> None:
+    def __init__(self, path: Path, document: Located, files: list[Path]) -> None:
         self._path = path
         self._document = document
         self._files = files

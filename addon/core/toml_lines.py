@@ -6,13 +6,10 @@ tomllib reads the document. A scanner then walks over the same text, which is kn
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from addon.core.framing.documents import Document
-
-type KeyPath = tuple[str | int, ...]
-"""The keys and list indexes that lead to a value; () is the document."""
+from addon.core.located import KeyPath, Located
 
 _MOST_LEVELS = 100
 _MESSAGE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)\)", re.DOTALL)
@@ -36,27 +33,13 @@ class TomlError(ValueError):
         self.line = line
 
 
-class TomlDocument(NamedTuple):
-    """`lines` has the line, from 1, of each key and list item. A table that only the headers of its parts name has the
-    line of the first of them."""
-
-    values: Document
-    lines: Mapping[KeyPath, int]
-
-    def line_of(self, path: KeyPath) -> int:
-        """The line of a value, or of the innermost one around it that the text has."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
-
-
-def parse_toml(text: str) -> TomlDocument:
-    """Raises TomlError."""
+def parse_toml(text: str) -> Located:
+    """A table that only the headers of its parts name has the line of the first of them. Raises TomlError."""
     try:
         values = tomllib.loads(text)
         if _is_deep(values):
             raise RecursionError
-        return TomlDocument(values, _Scanner(text).lines())
+        return Located(values, _Scanner(text).lines())
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         found = _MESSAGE.fullmatch(str(error))
         message, line = (found[1], found[2]) if found is not None else (str(error), None)

@@ -27,7 +27,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from addon.core.toml_lines import KeyPath, TomlError, parse_toml
+from addon.core.json_lines import json_lines
+from addon.core.located import KeyPath, Located
+from addon.core.toml_lines import TomlError, parse_toml
 from addon.tools.base import MAX_NAME, RunRules, SourceError
 from addon.tools.http_endpoint import Headers, HttpUrl
 
@@ -115,25 +117,24 @@ class _File(BaseModel):
 
 
 def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
-    """The enabled servers of a JSON or TOML file, by name. Raises SourceError with the file and field, and with the
-    line in TOML."""
+    """The enabled servers of a JSON or TOML file, by name. Raises SourceError with the file, the line and the field."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         if str(path).endswith(".toml"):
             found = parse_toml(text)
-            return check_servers(found.values, lambda place: f"{path}:{found.line_of(place)}", environment)
-        document = json.loads(text, object_pairs_hook=_without_duplicates)
+        else:
+            found = Located(json.loads(text, object_pairs_hook=_without_duplicates), json_lines(text))
     except OSError as e:
         raise SourceError(f"{path}: {e.strerror or e}") from e
     except json.JSONDecodeError as e:
         raise SourceError(f"{path}:{e.lineno}: not JSON: {e.msg}") from e
     except TomlError as e:
         raise SourceError(f"{path}:{e.line}: not TOML: {e}") from e
-    except SourceError:
-        raise
     except ValueError as e:
         raise SourceError(f"{path}: {e}") from e
-    return check_servers(document, lambda place: str(path), environment)
+    except RecursionError:
+        raise SourceError(f"{path}: it is nested too deeply") from None
+    return check_servers(found.values, lambda place: f"{path}:{found.line_of(place)}", environment)
 
 
 def check_servers(

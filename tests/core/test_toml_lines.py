@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.toml_lines import KeyPath, TomlError, parse_toml
+from addon.core.located import KeyPath
+from addon.core.toml_lines import TomlError, parse_toml
 
 keys = st.text("ab", min_size=1, max_size=2) | st.sampled_from(["a.b", "ä b", "[x]", 'q"', "#", "", "="])
 scalars = st.integers(-9, 9) | st.booleans() | st.text('a"\n#[]{},=\\', max_size=5) | st.sampled_from(["'''", '"""'])
