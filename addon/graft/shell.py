@@ -136,7 +136,9 @@ async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: flo
     await note_beginnings(grafter, machine)
     try:
         for turn_id in machine.unsettled:
-            await _mark(grafter, "broken off", turn_id, partial(grafter.store.mark_broken_off, session, turn_id))
+            # later it may be another proxy's
+            mark = partial(grafter.store.mark_broken_off, session, turn_id, proxy_id=machine.exchange.proxy_id)
+            await _mark(grafter, "broken off", turn_id, mark)
     except StoreUnavailable as error:
         logger.warning("an answer that broke off is left to a retry later: %s", error)
     except Exception as error:

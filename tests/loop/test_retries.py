@@ -210,11 +210,11 @@ async def test_an_answer_that_broke_off_while_the_store_failed_is_taken_over_onc
     """The end of the answer could not be noted. The retry begins with that: its tools do not run again."""
     mark, refused = sender.store.mark_broken_off, list[str]()
 
-    async def refuse_once(session: str, turn_id: str) -> bool:
+    async def refuse_once(session: str, turn_id: str, **named: Any) -> bool:
         if not refused:
             refused.append(turn_id)
             raise StoreUnavailable("full")
-        return await mark(session, turn_id)
+        return await mark(session, turn_id, **named)
 
     monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 3600)
     monkeypatch.setattr(sender.store, "mark_broken_off", refuse_once)
@@ -261,11 +261,11 @@ async def test_a_shared_store_has_the_end_of_an_answer_before_its_client_has_the
     """The client may send the request again at once, to another process."""
     mark, marked = sender.store.mark_broken_off, list[str]()
 
-    async def refuse_twice(session: str, turn_id: str) -> bool:
+    async def refuse_twice(session: str, turn_id: str, **named: Any) -> bool:
         marked.append(turn_id)
         if len(marked) < 3:
             raise StoreUnavailable("no answer")
-        return await mark(session, turn_id)
+        return await mark(session, turn_id, **named)
 
     monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(sender.store, "mark_broken_off", refuse_twice)
@@ -279,3 +279,29 @@ async def test_a_shared_store_has_the_end_of_an_answer_before_its_client_has_the
     assert played.documents[-1] == google_error(400)
     (turn,) = await sender.turns()
     assert turn.broke_off is not None
+
+
+async def test_the_end_of_an_answer_is_not_noted_later_if_another_proxy_has_it_by_then(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This proxy's lease ran out while it could not reach the store."""
+    mark, refused = sender.store.mark_broken_off, list[str]()
+
+    async def refuse_once(session: str, turn_id: str, **named: Any) -> bool:
+        if not refused:
+            refused.append(turn_id)
+            raise StoreUnavailable("no answer")
+        return await mark(session, turn_id, **named)
+
+    monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 3600)
+    monkeypatch.setattr(sender.store, "mark_broken_off", refuse_once)
+    sender.upstream(Scripted(STEP, BROKEN))
+    await sender.ask("x")
+    (turn,) = await sender.turns()
+    await sender.store.drop("this")
+    await sender.store.hold("other", 3600)
+    assert await sender.store.take_over("default", turn.request_key, window=600.0, proxy_id="other")
+    await sender.executors.catch_up()
+    assert refused == [turn.turn_id]
+    (turn,) = await sender.turns()
+    assert (turn.proxy_id, turn.broke_off) == ("other", None)
