@@ -55,7 +55,7 @@ class _Changes(Response):
         async def write(chunk: bytes, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
-        store, headers = self._api.store, dict(scope["headers"])
+        store = self._api.store
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         # A page that was away, or whose proxy is another now, fetches everything.
         await write(b"".join(map(_message, [*_KINDS, *self._requests()])))
@@ -77,7 +77,7 @@ class _Changes(Response):
                     else:
                         await write(b": keep-alive\n\n")
                     after = latest
-                    if self._api.page_sessions is not None and self._api.page_sessions.has_ended(headers):
+                    if self._api.has_ended(scope):
                         break
             except (StoreError, OSError):
                 pass  # the page connects anew, and is told then

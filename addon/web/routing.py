@@ -75,6 +75,10 @@ class ApiContext:
     draining: bool = False
     active_requests: int = 0
 
+    def has_ended(self, scope: Scope) -> bool:
+        """Whether this request was a page's, and the page's session has ended since. Raises OSError."""
+        return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope["headers"]))
+
     def ends(self, caller: Access) -> Sequence[asyncio.Event]:
         """The events that end a long answer to this caller."""
         return [self.ending] if caller in (OWNER, ANYONE) else [self.ending, self.tokens.end(caller)]

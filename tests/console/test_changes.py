@@ -67,6 +67,21 @@ async def test_the_stream_ends_when_the_server_stops(stream: Exchange, app: Cont
     assert await stream.block() == ""
 
 
+async def test_the_events_of_the_control_api_end_when_the_page_signs_out(
+    app: ControlApp, page: httpx2.AsyncClient
+) -> None:
+    ((name, value),) = page.cookies.items()
+    headers = {"authorization": "", "cookie": f"{name}={value}", "x-graft-page": page.headers["x-graft-page"]}
+    stream = Exchange(app, "/v1/events", headers=headers)
+    assert (await stream.start())["status"] == 200
+    assert (await stream.block()).startswith(": toolgraft")
+    await app.api.store.put_policy("one", Policy(delivery="placeholder"))
+    assert "event: session." in await stream.block()
+    assert (await page.delete("/console/session")).status_code == 204
+    await app.api.store.put_policy("one", Policy(delivery="loop"))
+    assert await stream.block() == ""
+
+
 async def test_the_stream_of_a_page_ends_when_it_signs_out(app: ControlApp, page: httpx2.AsyncClient) -> None:
     ((name, value),) = page.cookies.items()
     headers = {"authorization": "", "cookie": f"{name}={value}", "x-graft-page": page.headers["x-graft-page"]}

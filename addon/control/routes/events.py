@@ -79,8 +79,8 @@ async def follow_events(api: ApiDep, request: Request, query: Annotated[EventsQu
 
 
 class EventStream(Response):
-    """A stream that lasts until the client hangs up, its token is revoked, the server stops, or the store closes or
-    fails."""
+    """A stream that lasts until the client hangs up, its token is revoked or its page's session ends, the server stops,
+    or the store closes or fails."""
 
     def __init__(
         self,
@@ -111,7 +111,10 @@ class EventStream(Response):
                 while not watcher.gone:
                     since, last_event = now(), await self._api.store.last_event_id()
                     follow = self._api.store.follow(self._session, self._after, self._keep_alive, limit=_BATCH)
-                    if events := await watcher.wait(follow):
+                    events = await watcher.wait(follow)
+                    if self._api.has_ended(scope):
+                        break
+                    if events:
                         self._after = events[-1].event_id
                         await write(b"".join(map(_encode, events)))
                         continue
@@ -119,7 +122,7 @@ class EventStream(Response):
                         break  # this was no timeout: the client is gone, or the store was closed
                     self._after = last_event  # no event up to this id is for this reader, even if events expire
                     await write(_position(b"keep-alive", last_event))
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 _log.warning("an event stream ends: %s", type(error).__name__)
         await write(b"", more=False)
 
