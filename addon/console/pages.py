@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.console.clients import clients, read_addresses
-from addon.console.rendering import LONGEST, json_excerpt, page
+from addon.console.rendering import LONGEST, Room, json_excerpt, page
 from addon.console.waiting import waiting_calls
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.versions import etag_of
@@ -183,6 +183,7 @@ async def turns(api: ApiDep, query: Annotated[_Turns, Query()]) -> Response:
             "session": session,
             "turns": listed,
             "calls": known,
+            "room": Room(4000),
             "next_cursor": found.next_cursor,
             "now": time.time(),
         },

@@ -3,7 +3,7 @@ bidirectional characters written out."""
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,29 @@ def json_text(value: object, longest: int = LONGEST) -> str:
 def json_excerpt(value: object, longest: int) -> str:
     """The beginning of the JSON, on one line."""
     return _cut(printable(_head(pydantic_core.to_json(value).decode(), longest)), longest)
+
+
+class Room:
+    """How much of the values of one page is shown: each up to `longest` characters, and of all of them `left`. What
+    comes behind is cut to `least`. A page is rendered in one go, while everything else waits."""
+
+    def __init__(self, longest: int, left: int = 200_000, least: int = 200) -> None:
+        self._longest = longest
+        self._left = left
+        self._least = least
+
+    def lines(self, value: object) -> str:
+        """See `multi_line`."""
+        return self._taken(multi_line, value)
+
+    def json(self, value: object) -> str:
+        """See `json_text`."""
+        return self._taken(json_text, value)
+
+    def _taken(self, written: Callable[[object, int], str], value: object) -> str:
+        text = written(value, max(min(self._longest, self._left), self._least))
+        self._left -= len(text)
+        return text
 
 
 def iso_time(seconds: float) -> str:

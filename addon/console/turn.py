@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from addon.console.rendering import page
+from addon.console.rendering import LONGEST, Room, page
 from addon.control.routes.turns import find_turn
 from addon.control.views import TurnView
 from addon.core.framing.documents import Document
@@ -47,6 +47,8 @@ async def turn(api: ApiDep, query: Annotated[_TurnId, Query()]) -> Response:
             "turn": TurnView.of(found).model_dump(mode="json"),
             "visible": [visible_part(one, found.turn_id) for one in found.visible],
             "steps": [{"parts": true_parts(step, passes=passes), "calls": _calls(step, calls)} for step in found.steps],
+            "room": Room(8000),
+            "longest": LONGEST,
             "now": time.time(),
         },
     )

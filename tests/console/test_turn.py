@@ -38,6 +38,22 @@ async def test_a_turn_of_hostile_text_is_text(page: httpx2.AsyncClient, store: S
         assert bad not in text
 
 
+async def test_a_large_turn_is_cut_and_says_so(page: httpx2.AsyncClient, store: Store) -> None:
+    """The page is made in one go, while the proxy does nothing else, and fetched with each change."""
+    parts = [{"text": f"part {number}: " + "é" * 9000} for number in range(500)]
+    step = Step(content={"role": "model", "parts": parts}, slots=[])
+    for number in range(3):
+        turn = Turn(turn_id=f"turn_{number}", session="default", visible=parts, steps=[step], created_at=store.clock())
+        await store.save_turn(turn)
+    text = await part(page, "turn", turn_id="turn_0")
+    assert len(text) < 1_000_000
+    assert "part 0: " + "é" * 7000 in text
+    assert text.count("part 499: " + "é" * 100) == 2
+    assert "GET /v1/turns/turn_0?session=default" in text
+    assert "data-copy" not in text, "half of a document is no use"
+    assert len(await part(page, "turns")) < 1_500_000
+
+
 async def test_an_unknown_turn_is_said(page: httpx2.AsyncClient, capture: Capture) -> None:
     await capture("call_1")
     for query in ({"turn_id": "turn_x"}, {"turn_id": "turn_call_1", "session": "other"}):
