@@ -28,5 +28,5 @@ def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
 
 
 if __name__ == "__main__":
-    short = _named(proxy, agent, connect, stream, loop, doors, store, control, console, memory)
-    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, shared_store, large_redis, scale)))
+    short = _named(proxy, agent, connect, stream, loop, doors, store, control, console, memory, shared_store)
+    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, large_redis, scale)))
