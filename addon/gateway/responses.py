@@ -7,7 +7,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.core.dialects.responses import Invalid, compacted, input_page, sse
+from addon.core.dialects.responses import INCLUDABLE, Invalid, compacted, input_page, sse
 from addon.core.framing.documents import Document, encode
 from addon.gateway import responses_examples as examples
 from addon.gateway.callers import session_of
@@ -229,7 +229,9 @@ def _listed(ignored: Sequence[str]) -> str:
 
 def _check_query(request: Request) -> None:
     """Raises Problem (400)."""
-    for name, value in request.query_params.items():
+    for name, value in request.query_params.multi_items():
+        if name in ("include", "include[]") and value in INCLUDABLE:
+            continue  # a stored response has what its request asked for
         if not (name in ("stream", "include_obfuscation") and value == "false"):
             why = (
                 "true is not supported: a complete response is not streamed again. Use false"

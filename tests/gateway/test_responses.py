@@ -271,3 +271,39 @@ async def test_an_earlier_output_may_not_be_changed(home: House) -> None:
     given = [question, output(first, hour=2), output(second, hour=3)]
     error = (await home.respond(given, 400, conversation="c"))["error"]
     assert (error["param"], "differs" in error["message"]) == ("input[1].output", True)
+
+
+async def test_thoughts_that_come_back_as_a_message_are_not_the_model_s_words(
+    home: House, gemini: StrictGemini
+) -> None:
+    """As pydantic-ai does for models whose reasoning items it does not know."""
+
+    async def get_news() -> str:
+        return "rain"
+
+    home.proxy.tools.add("get_news", get_news)
+    await home.open()
+    items: list[Document] = [
+        {"role": "user", "content": "call get_time {} then call get_news {} then call get_time {}"}
+    ]
+    for thoughts in ("<think>\n\n</think>", "<think>\nThe news,\nthen the time.\n</think>\n"):
+        (made,) = calls(await home.respond(items, tools=TOOLS, store=False))
+        items += [made, {"role": "assistant", "content": thoughts}, output(made, hour=9)]
+    assert "rain" in text(await home.respond(items, tools=TOOLS, store=False))
+    assert not [
+        part
+        for content in gemini.requests[-1]["body"]["contents"]
+        for part in content["parts"]
+        if "think" in str(part.get("text"))
+    ]
+    assert (gemini.refused, gemini.dummy_signatures) == ([], 0)
+
+
+async def test_a_stored_response_may_be_asked_for_with_what_it_includes(home: House) -> None:
+    include = ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    response = await home.respond("What is 2+2?", include=include)
+    path = f"/v1/responses/{response['id']}"
+    found = await home.http.get(path, params={"include[]": include})
+    assert found.json() == response
+    refused = await home.http.get(path, params={"include": "file_search_call.results"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "include")

@@ -24,6 +24,9 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[^;,]*)*;base64", 
 _GOOGLE_S = re.compile(
     r"https://(?:(?:www\.|m\.)?youtube\.com/watch\?|youtu\.be/|generativelanguage\.googleapis\.com/v1\w*/files/)"
 )
+_THOUGHTS = re.compile(r"\s*<think>(?:(?!</think>).)*</think>\s*", re.DOTALL)
+"""A message in which a client gives back a summary of thoughts, because it does not know that the model has items for
+it. The model did not say this."""
 DETAILS = ("auto", "low", "high", "original")
 _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
@@ -187,6 +190,8 @@ def _message(value: Document, at: str, system: list[Part]) -> Message | None:
         return None
     if role == "user" and not parts:
         raise bad(f"{at}.content", "is empty; a user's message must have content")
+    if role == "assistant" and _THOUGHTS.fullmatch("".join(part["text"] for part in parts)):
+        return None
     return Message("user" if role == "user" else "model", parts, at) if parts else None
 
 

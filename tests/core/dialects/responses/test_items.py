@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core.dialects.responses import Invalid, StoredCalls, read_request
+from addon.core.dialects.responses.items import read_input
 from tests.contents import model, user
 
 PNG = {"mimeType": "image/png", "data": "aGk="}
@@ -264,3 +265,20 @@ def test_arguments_may_be_left_empty() -> None:
     sent = contents([HI, {**CALL, "arguments": ""}, OUTPUT])
 
     assert sent[1]["parts"][0]["functionCall"] == {"name": "f", "args": {}}
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ("<think>x</think>", False),
+        ("<think>\n\n</think>", False),
+        ([{"type": "output_text", "text": " <think>x</think>\n"}], False),
+        ("<think>x</think> 4", True),
+        ("Use <think>x</think>", True),
+        ("<think>x</think> and <think>y</think>", True),
+        ("<think>", True),
+    ],
+)
+def test_thoughts_in_a_message_of_their_own_are_left_out(content: Any, kept: bool) -> None:
+    assert bool(read_input([{"role": "assistant", "content": content}]).items) == kept
+    assert read_input([{"role": "user", "content": "<think>x</think>"}]).items
