@@ -77,7 +77,7 @@ class ApiContext:
 
     def has_ended(self, scope: Scope) -> bool:
         """Whether this request was a page's, and the page's session has ended since. Raises OSError."""
-        return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope["headers"]))
+        return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope.get("headers", ())))
 
     def ends(self, caller: Access) -> Sequence[asyncio.Event]:
         """The events that end a long answer to this caller."""
