@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mitmproxy.certs import CertStore
 
-from addon.cli.doctor import environment, machine, running, trust
+from addon.cli.doctor import config, environment, machine, running, trust
 from addon.cli.doctor.finding import Finding
 from store.models import Toolset
 from tests.cli.conftest import Cli, Proxy
@@ -215,3 +215,22 @@ def test_variables_that_name_a_wrong_ca_are_problems(authority: Path, tmp_path: 
 )
 def test_tools_are_checked_by_the_rules_of_the_strict_gemini(tool: dict[str, Any], refused: bool) -> None:
     assert bool(running.refusal_of([{"functionDeclarations": [tool]}])) == refused
+
+
+def test_the_configuration_file_of_a_start_is_checked(
+    cli: Cli, reachable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    own, local = tmp_path / "configuration" / "toolgraft" / "toolgraft.toml", tmp_path / "work" / "toolgraft.toml"
+    for file in (own, local):
+        file.parent.mkdir(parents=True)
+    monkeypatch.chdir(local.parent)
+    assert list(config.config()) == []
+    own.write_text("[options]\nmax_rounds = 3\n")
+    assert list(config.config()) == [Finding("config", "ok", f"{own} fits")]
+    own.write_text("[options]\n\nmax_rounds = 0\n")
+    found = doctor(cli, reachable, status=1)["config"]
+    assert found == [("wrong", f"{own}:3: max_rounds='0': must be a number from 1 to 100")]
+    local.touch()
+    states = [one.state for one in config.config()]
+    assert states == ["note", "wrong"]

@@ -115,3 +115,30 @@ def test_a_reload_refuses_nobody(proxy: Proxy, gemini: Gemini) -> None:
             assert kept.post(url, json={"contents": [user("hi")]}).status_code == 200
             assert proxy.control.http.get("/healthz").status_code == 200
     assert not {one["pid"] for one in all_up(proxy)} & set(before)
+
+
+def test_a_changed_tools_file_is_used_by_every_process(
+    tmp_path_factory: pytest.TempPathFactory, strict: Gemini
+) -> None:
+    folder = tmp_path_factory.mktemp("reloaded")
+    tools = folder / "tools.py"
+    text = 'async def stamp() -> str:\n    """Return a text."""\n    return "{}"\n'
+    tools.write_text(text.format("first"))
+    with servers.running(servers.program_under_test()) as port:
+        proxy = Proxy(folder, strict.url, workers=WORKERS, store=f"redis://127.0.0.1:{port}", tools=str(tools))
+        try:
+            all_up(proxy)
+            assert "first" in ask(proxy, "reloaded", user("call stamp {}"))
+            tools.write_text(text.format("second"))
+            # more in a row than one process is likely to get
+            until(
+                lambda: all("second" in ask(proxy, "reloaded", user("call stamp {}")) for _ in range(5 * WORKERS)),
+                "every process uses the changed file",
+            )
+            mark = proxy.process.mark()
+            tools.write_text("def broken(:\n")
+            proxy.process.wait_for(r"tools\.py:1: SyntaxError: .* Nothing of the change is used", after=mark)
+            assert "second" in ask(proxy, "reloaded", user("call stamp {}"))
+            assert proxy.log.count("changed, and used from now on") == 1
+        finally:
+            proxy.stop()
