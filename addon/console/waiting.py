@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from store.base import Store
 from store.models import Call, Status
 
-_MOST = 1000
-"""Pending calls that are looked at: most calls that are pending wait for something else."""
+_MOST = 10_000
+"""Pending calls that are looked at. Most of them may wait for something else, and be older than those that wait for an
+approval."""
 _PORTION = 16
 """Calls that are read before other tasks run: a call may be large."""
 

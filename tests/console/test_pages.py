@@ -146,6 +146,14 @@ async def test_a_long_list_of_approvals_is_cut_and_says_so(page: httpx2.AsyncCli
     assert re.sub("<.*?>", "", await part(page, "waiting")).split() == ["60", "waiting"]
 
 
+async def test_many_calls_that_wait_for_a_result_hide_no_approval(page: httpx2.AsyncClient, capture: Capture) -> None:
+    for number in range(1200):
+        await capture(f"call_{number}", owner="hand")
+    await capture("call_last", approval="waiting")
+    assert "/v1/calls/call_last/approve" in await part(page, "approvals")
+    assert re.sub("<.*?>", "", await part(page, "waiting")).split() == ["1", "waiting"]
+
+
 async def test_who_may_not_decide_gets_no_buttons(sign_in: SignIn, capture: Capture) -> None:
     await capture("call_1", approval="waiting", owner="hand", released=False)
     for rights, may_decide in ((["read"], False), (["approve"], True)):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from addon.cli import output
+from addon.core.security.escaping import printable, printable_json
 from addon.hooks.masking import Masking, _Masked, _Records
 from addon.loop.call_run import logger as calls_logger
 from addon.own_secrets import own_secrets
@@ -87,3 +88,34 @@ def test_commands_print_it_spelled_out(capsys: pytest.CaptureFixture[str]) -> No
     output.note(FORGED)
     assert capsys.readouterr().err == f"toolgraft: {SPELLED}\n"
     assert output.plain(FORGED) == SPELLED
+
+
+HIDDEN = (
+    *(
+        "\u034f",
+        "\u1160",
+        "\u115f",
+        "\u3164",
+        "\uffa0",
+        "\u17b4",
+        "\u180e",
+        "\ufe00",
+        "\U000e0100",
+        "\U000e01ef",
+        "\u2800",
+    ),
+    *("\u200b", "\u2066", "\U000e0041", "\ufeff", "\x00", "\x85", "\ud800"),
+)
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=map(ascii, HIDDEN))
+def test_what_nobody_can_see_is_written_out(hidden: str) -> None:
+    for text in (printable(f"a{hidden}b"), printable_json(json.dumps(f"a{hidden}b", ensure_ascii=False))):
+        assert hidden not in text
+        assert "\\" in text
+    assert json.loads(text) == f"a{hidden}b"
+
+
+def test_what_can_be_seen_stays() -> None:
+    text = "naïve 日本語 한국어 ❤\ufe0f 👍 ﷼ اللغة"
+    assert printable(text) == printable_json(text) == text

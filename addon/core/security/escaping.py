@@ -4,6 +4,22 @@ forges a log line, and a bidirectional mark reverses words."""
 import re
 
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\n]")
+_INVISIBLE = frozenset(
+    chr(code)
+    for first, last in (
+        (0x034F, 0x034F),  # an invisible joiner
+        (0x115F, 0x1160),  # fillers of Hangul, and its half width
+        (0x3164, 0x3164),
+        (0xFFA0, 0xFFA0),
+        (0x17B4, 0x17B5),  # vowels of Khmer that are not written
+        (0x180B, 0x180F),  # variation selectors, of which only U+FE0E and U+FE0F are usual, behind emoji
+        (0xFE00, 0xFE0D),
+        (0xE0100, 0xE01EF),
+        (0x2800, 0x2800),  # Braille without a dot
+    )
+    for code in range(first, last + 1)
+)
+"""Characters that Python calls printable and nobody can see: text may be hidden in a row of them."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -12,7 +28,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
     def escaped(found: re.Match[str]) -> str:
         character = found[0]
-        return character if character.isprintable() else character.encode("unicode_escape").decode()
+        return character if _is_visible(character) else character.encode("unicode_escape").decode()
 
     text = _NOT_PRINTABLE.sub(escaped, text)
     return text if lines else text.replace("\n", "\\n")
@@ -23,9 +39,13 @@ def printable_json(text: str) -> str:
 
     def escaped(found: re.Match[str]) -> str:
         character = found[0]
-        if character.isprintable():
+        if _is_visible(character):
             return character
         units = character.encode("utf-16-be", "surrogatepass")
         return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
     return _NOT_PRINTABLE.sub(escaped, text)
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and character not in _INVISIBLE
