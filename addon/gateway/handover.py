@@ -12,7 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from addon.core.framing.documents import Document
 from addon.graft.owners import Owners
-from addon.loop.runner import PATIENCE, Runner
+from addon.graft.shell import PATIENCE
+from addon.loop.runner import Runner
 from store.base import Store, StoreUnavailable, TakeOverUnknown
 from store.models import UndeliveredAnswer
 

@@ -17,9 +17,17 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.note_reader import FINISH, NoteReader
 from addon.graft.reading import holds, markers_of
-from addon.graft.shell import note_beginnings, note_broken, note_delivered, note_plain, record, take_over_answer
+from addon.graft.shell import (
+    note_beginnings,
+    note_broken,
+    note_delivered,
+    note_plain,
+    record,
+    store_failed,
+    take_over_answer,
+)
 from addon.surfaces.base import Framing, Operation
-from store.base import StoreUnavailable, run_now
+from store.base import StoreUnavailable, TakeOverUnknown, run_now
 from store.models import CachedTools
 
 _CLEAN = ("answered", "delivered", "failed")  # ends of an answer, as `effects.End` has them
@@ -102,10 +110,12 @@ class Capture:
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
-        if self.grafter.store.suspends:
-            await self._take_over()
-            self.machine.begin(self._content_type)
         out: list[bytes] = []
+        if self.grafter.store.suspends:
+            refused = await self._perform(await self._take_over(), out)
+            if refused is not None:
+                return Reply(refused.status, _JSON, refused.body)
+            self.machine.begin(self._content_type)
         fed = self.machine.feed(self._secrets.data(body))
         if isinstance(fed, bytes):
             out.append(fed)
@@ -161,15 +171,20 @@ class Capture:
             self.exchange.summary.calls.append(CallSummary(call.name, call.args, "failed" if failed else state))
             self._background.start(call, initial_state)
 
-    async def _take_over(self) -> None:
-        """Take over the calls of a broken-off answer to the same request, instead of beginning them again."""
+    async def _take_over(self) -> list[Effect]:
+        """Take over the calls of a broken-off answer to the same request, instead of beginning them again. Returns the
+        effects to perform instead of all later ones, if there is such an answer and whether it was taken over is
+        unknown."""
         try:
             if (resumption := await take_over_answer(self.grafter, self.exchange)) is not None:
                 self.machine.resume(resumption)
+        except TakeOverUnknown as error:
+            return store_failed(self.grafter, self.machine, error) or []
         except StoreUnavailable as error:
             self.grafter.warn(f"the store failed, what an earlier answer has left is not known: {error}")
         except Exception as error:
             self.grafter.failed(error, "what an earlier answer has left could not be taken over")
+        return []
 
     async def _remember_cache(self, body: bytes) -> None:
         try:

@@ -14,6 +14,10 @@ from store.base import StoreUnavailable, TakeOverUnknown
 
 logger = logging.getLogger("toolgraft")
 
+PATIENCE = 10.0
+"""Seconds for which an error is kept from the client while the end of its answer cannot be noted: until then another
+process would take a retry for a request of its own, and run its tools again."""
+
 
 async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> list[Effect] | None:
     """Perform an effect on the records. Returns the effects to perform instead of all later ones if that fails; None:
@@ -82,6 +86,7 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
     except TakeOverUnknown as error:  # this proxy may have the turn now, so that no retry would find it
         give_back = partial(store.mark_broken_off, session, error.taken, proxy_id=exchange.proxy_id)
         grafter.owners.late_writes.add(f"{error.taken} given back", give_back)
+        await grafter.owners.late_writes.wait(PATIENCE)
         raise
     if found is None:
         return None

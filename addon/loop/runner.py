@@ -30,7 +30,15 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.owners import InitialState
 from addon.graft.problems import problem
-from addon.graft.shell import note_beginnings, note_broken, note_delivered, record, store_failed, take_over_answer
+from addon.graft.shell import (
+    PATIENCE,
+    note_beginnings,
+    note_broken,
+    note_delivered,
+    record,
+    store_failed,
+    take_over_answer,
+)
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import RunningStep
@@ -41,9 +49,6 @@ from store.base import StoreUnavailable
 logger = logging.getLogger("toolgraft")
 
 _TRIES = 3
-PATIENCE = 10.0
-"""Seconds for which an error is kept from the client while the end of its answer cannot be noted: until then another
-process would take a retry for a request of its own, and run its tools again."""
 _HOP_BY_HOP = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )

@@ -9,6 +9,8 @@ import pytest
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft import late_writes
+from addon.graft.capture import Capture
+from addon.graft.exchange import Reply
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
 from store.base import StoreUnavailable, TakeOverUnknown
@@ -226,11 +228,9 @@ async def test_an_answer_that_broke_off_while_the_store_failed_is_taken_over_onc
     assert sender.tools.begun == ["send"]
 
 
-async def test_what_a_lost_reply_has_taken_over_is_given_back_before_the_client_has_the_error(
-    sender: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection to a shared store was cut behind the take-over: the next retry would begin anew."""
-    take_over, taken = sender.store.take_over, list[str]()
+def cut_take_over(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection to a shared store is cut behind the first take-over."""
+    take_over, taken = proxy.store.take_over, list[str]()
 
     async def cut_once(*arguments: Any, **named: Any) -> Any:
         found = await take_over(*arguments, **named)
@@ -240,19 +240,54 @@ async def test_what_a_lost_reply_has_taken_over_is_given_back_before_the_client_
         return found
 
     monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(sender.store, "take_over", cut_once)
+    monkeypatch.setattr(proxy.store, "take_over", cut_once)
+    monkeypatch.setattr(type(proxy.store), "suspends", True)
+
+
+async def test_what_a_lost_reply_has_taken_over_is_given_back_before_the_client_has_the_error(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next retry would begin anew."""
     sender.upstream(Scripted(STEP, BROKEN, ANSWER))
     await sender.ask("x")
-    monkeypatch.setattr(type(sender.store), "suspends", True)
-    runner, played = await sender.prepare([user("x")], Framing.JSON)
-    async for out in runner.output():
-        played.take(out)
-        (turn,) = await sender.turns()
-        assert turn.broke_off is not None
-    assert played.status == 503
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        cut_take_over(sender, patch)
+        runner, played = await sender.prepare([user("x")], Framing.JSON)
+        async for out in runner.output():
+            played.take(out)
+            (turn,) = await sender.turns()
+            assert turn.broke_off is not None
+        assert played.status == 503
     assert (await sender.ask("x")).text == "Wait. done"
     assert sender.tools.begun == ["send"]
+
+
+async def test_calls_that_a_lost_reply_has_taken_over_are_not_begun_anew(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, for an answer without a loop."""
+    await sender.policy(delivery="placeholder")
+    target, _ = sender.target(Framing.JSON, "developer", "gemini-3-flash-preview")
+    answered = encode(says(call("send"), finish="STOP"))
+
+    async def ask(whole: bool) -> bytes | Reply:
+        sent = await sender.forwarded({"contents": [user("x")]}, target)
+        assert sent.exchange is not None
+        capture = Capture(sender.grafter, sent.exchange, "application/json")
+        answer = await capture.whole(answered)
+        await capture.settle(whole)
+        return answer
+
+    assert isinstance(await ask(False), bytes)
+    with monkeypatch.context() as patch:
+        cut_take_over(sender, patch)
+        refused = await ask(True)
+        assert isinstance(refused, Reply)
+        assert refused.status == 503
+        (turn,) = await sender.turns()
+        assert turn.broke_off is not None
+        assert isinstance(await ask(True), bytes)
+    assert len(await sender.calls()) == 1
 
 
 async def test_a_shared_store_has_the_end_of_an_answer_before_its_client_has_the_error(
