@@ -99,3 +99,32 @@ def test_a_malformed_call_is_requested_once_more(finish: str) -> None:
 
 def test_a_malformed_call_in_the_last_request_fails() -> None:
     assert played([wrong()], max_rounds=1)[0] == Ended(End.FAILED, 1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [([1, 1], [None, "AUTO", "NONE"]), ([2], [None, "NONE"]), ([3], [None, "NONE"]), ([1], [None, "AUTO"])],
+    ids=["one by one", "at once", "one too many", "fewer"],
+)
+def test_after_the_most_calls_of_an_answer_the_model_may_make_no_more(
+    counts: list[int], modes: list[str | None]
+) -> None:
+    sent: list[Send] = []
+
+    def send(wanted: Send) -> Round:
+        sent.append(wanted)
+        return calls(counts[len(sent) - 1]) if len(sent) <= len(counts) else TEXT
+
+    assert drive(tool_loop(10, max_calls=2), send, responses).end is End.ANSWERED
+    assert [one.mode for one in sent] == modes
+
+
+def test_a_loop_that_goes_on_counts_the_calls_before() -> None:
+    before = [CONTENT, {"role": "user", "parts": responses(RunTools((call(),)))}]
+    assert next(tool_loop(10, before, 1, max_calls=1)) == Send(tuple(before), "NONE")
+    assert next(tool_loop(10, before, 1, max_calls=2)) == Send(tuple(before), "AUTO")
+
+
+def test_a_model_that_calls_all_the_same_is_not_obeyed() -> None:
+    ended = drive(tool_loop(10, max_calls=1), lambda wanted: calls(), responses)
+    assert ended == Ended(End.DELIVERED, 2)
