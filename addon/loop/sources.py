@@ -18,6 +18,9 @@ from addon.tools.schema_checks import SchemaChecks
 _IMPORT_TIMEOUT = 60.0
 """Seconds that the import of a changed tools file may take."""
 
+_SERVER_TIMEOUT = 60.0
+"""Seconds that a changed server may take to come up. Nobody waits for it, as a start does."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
@@ -55,7 +58,10 @@ class ProxySources:
     def __init__(self, settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> None:
         self._checks = checks
         self._pins = pins
+        self._more: dict[str, float] = {}
+        """Further arguments of `server_source`."""
         self._entries = [_Entry(spec.identity, spec.name, spec.make()) for spec in self._specs(settings)]
+        self._more = {"start_timeout": _SERVER_TIMEOUT}
         self._importing = DaemonPool("import of changed tools files")
         self.combined = Combined([entry.source for entry in self._entries], name="graft_tools and graft_mcp")
 
@@ -123,7 +129,7 @@ class ProxySources:
             number = names[name] = names.get(name, 0) + 1
             unique = name if number == 1 else f"{name}#{number}"
             identity = ("mcp", path, unique, server.model_dump_json(), frozenset(server.approvals))
-            make = partial(server_source, name, server, self._checks, self._pins, bounds, unique)
+            make = partial(server_source, name, server, self._checks, self._pins, bounds, unique, **self._more)
             yield _Spec(identity, f"MCP server {name}", make)
 
 

@@ -57,9 +57,12 @@ def server_source(
     pins: Pins | None = None,
     bounds: McpBounds = _BOUNDS,
     pin_name: str | None = None,
+    start_timeout: float = START_TIMEOUT,
 ) -> ToolSource:
     """One server as a source, with its prefix. `pin_name`: under which its tools are pinned."""
-    source = McpSource(name, server, checks=checks, pins=pins, bounds=bounds, pin_name=pin_name)
+    source = McpSource(
+        name, server, start_timeout=start_timeout, checks=checks, pins=pins, bounds=bounds, pin_name=pin_name
+    )
     return prefixed(source, server.prefix)
 
 
