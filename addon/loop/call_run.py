@@ -107,7 +107,7 @@ class CallRun:
         except StoreError as error:
             logger.warning("a call could not be run: %s", error)
             why = STORE_FAILED if isinstance(error, StoreUnavailable) else error
-            return await self._store_result(error=f"the call could not be run: {why}")
+            return await self._give_up(f"the call could not be run: {why}")
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
@@ -296,6 +296,12 @@ class CallRun:
             ):
                 return await self._store_result(error=misfit(problems))
         return None
+
+    async def _give_up(self, error: str) -> Document:
+        """The call was not run, as the store failed before. If the answer fails as well, a retry runs it."""
+        report_failure(self.session, self.call, error)
+        await self.context.keeper.settle(self.session, self.call.call_id, Status.EXPIRED, error, has_begun=False)
+        return response_of(None, error)
 
     async def _store_result(self, *, result: Any = None, error: str | None = None) -> Document:
         if error is not None:

@@ -91,16 +91,6 @@ class Conversation(Chat):
     dialect: Dialect = DOORS[0]
     framing = "JSON"
 
-    @property
-    def times(self) -> int:
-        """A turn that is stored, though nobody knows whether it survives a power failure, is taken back: its client is
-        given an error. If neither that can be done nor noted, it stays in the conversation, and the question is another
-        one when it is asked again."""
-        lost = {"sync", "take_back", "mark_not_handed_over"} <= {*self.store.failed} and self.refused[:1] == [
-            self.question
-        ]
-        return 2 * self.steps if lost else self.steps
-
     async def ask(self, contents: list[Document]) -> Answered:
         asked = self.dialect.request(self.framing, contents[-1]["parts"][0]["text"])
         got = await self.house.post(self.dialect.paths[self.framing], {**asked, "conversation": f"c{self.number}"})

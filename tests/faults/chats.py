@@ -75,11 +75,6 @@ class Chat:
         self.contents = [*contents, {"role": "model", "parts": answered.parts}]
         await self.settle()
 
-    @property
-    def times(self) -> int:
-        """How often the model called the tool."""
-        return self.steps
-
     def last_history(self) -> list[Document]:
         """The history that the model was given last."""
         found: list[Document] = self.app.log.requests[-1]["body"]["contents"]

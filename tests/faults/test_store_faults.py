@@ -23,8 +23,8 @@ async def run(chat: Chat) -> None:
 
 
 def check_told(contents: list[Document], *, times: int = 1, ran: bool = True) -> None:
-    """The call of the first question is there, followed by its result; so often, if it was asked again. `ran`: its
-    tool has run, and the model is told no less."""
+    """The calls of the first question are there, so many, each followed by its result: if it was asked again, the answer
+    before went on. `ran`: its tool has run, and the model is told no less."""
     parts = [part for content in contents for part in content["parts"]]
     at = [number for number, part in enumerate(parts) if "functionCall" in part]
     assert len(at) == times, parts
@@ -72,4 +72,4 @@ def check(chat: Chat, policy: str) -> None:
     refused = [one["error"] for one in chat.app.log.requests if one["status"] >= 400]
     assert not refused or (policy == "pass" and isinstance(chat, Interactions)), refused
     if policy == "fail" or not raised:
-        check_told(chat.last_history(), times=chat.times, ran=chat.store.failed[:1] not in (["start"], ["confirm"]))
+        check_told(chat.last_history(), times=chat.steps, ran=chat.store.failed[:1] not in (["start"], ["confirm"]))
