@@ -23,7 +23,7 @@ async def run(chat: Chat) -> None:
 
 
 def check_told(contents: list[Document], *, times: int = 1, ran: bool = True) -> None:
-    """The calls of the first question are there, so many, each followed by its result: if it was asked again, the answer
+    """So many calls of the first question are there, each followed by its result: if it was asked again, the answer
     before went on. `ran`: its tool has run, and the model is told no less."""
     parts = [part for content in contents for part in content["parts"]]
     at = [number for number, part in enumerate(parts) if "functionCall" in part]
