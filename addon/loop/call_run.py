@@ -35,6 +35,10 @@ _QUICK = 0.05
 """Seconds after which a run is no longer quick: only then is a result from elsewhere looked for."""
 
 
+_STORE_PAUSE = 0.2
+"""Seconds, at most, after which a failing store is asked again."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Shared by all calls. `invoke` runs a call once with the proxy's own executors; `abandon` cancels a run that is no
@@ -107,7 +111,10 @@ class CallRun:
         except StoreError as error:
             logger.warning("a call could not be run: %s", error)
             why = STORE_FAILED if isinstance(error, StoreUnavailable) else error
-            return await self._give_up(f"the call could not be run: {why}")
+            message = f"the call could not be run: {why}"
+            if self.initial.repeats is not None:  # it may have been run
+                return await self._store_result(error=message)
+            return await self._give_up(message)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
@@ -117,7 +124,7 @@ class CallRun:
     async def _response_of(self, call_id: str) -> Document:
         """The response of another call, or of this one if it was begun before. The wait for a worker is limited by
         `seconds`, the wait for a result by hand as everywhere, the wait for a proxy is not."""
-        call = await self.store.call(self.session, call_id)
+        call = await self._stored(call_id)
         if call.owner == "workers":
             waits = self.context.waits
             call = await waits.final_call_of_worker(
@@ -131,6 +138,18 @@ class CallRun:
         if not call.status.final:
             return await self._store_result(error=self._no_result(call))
         return await self._store_result(result=call.result, error=call.error)
+
+    async def _stored(self, call_id: str) -> Call:
+        """The call. A store that fails is asked again, as long as the tool may take. Raises StoreError."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self.seconds
+        while True:
+            try:
+                return await self.store.call(self.session, call_id)
+            except StoreUnavailable:
+                if (left := deadline - clock()) <= 0:
+                    raise
+                await self.store.recovered(min(_STORE_PAUSE, left))
 
     def _no_result(self, call: Call) -> str:
         if call.owner == "hand":
@@ -300,8 +319,9 @@ class CallRun:
     async def _give_up(self, error: str) -> Document:
         """The call was not run, as the store failed before. If the answer fails as well, a retry runs it."""
         report_failure(self.session, self.call, error)
-        await self.context.keeper.settle(self.session, self.call.call_id, Status.EXPIRED, error, has_begun=False)
-        return response_of(None, error)
+        keeper, call_id = self.context.keeper, self.call.call_id
+        settled = await keeper.settle(self.session, call_id, Status.EXPIRED, error, has_begun=False)
+        return response_of(None, error) if settled is None else response_of(settled.result, settled.error)
 
     async def _store_result(self, *, result: Any = None, error: str | None = None) -> Document:
         if error is not None:

@@ -48,14 +48,16 @@ class ResultKeeper:
             self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error))
         return response_of(result, error)
 
-    async def settle(self, session: str, call_id: str, status: Status, error: str, *, has_begun: bool) -> None:
-        """End a call that nobody waits for. A final call stays unchanged. `has_begun` as in `Store.settle`."""
+    async def settle(self, session: str, call_id: str, status: Status, error: str, *, has_begun: bool) -> Call | None:
+        """End a call that nobody waits for. A final call stays unchanged. `has_begun` as in `Store.settle`. Returns the
+        stored call; None: the store has failed."""
         try:
-            await self._settle(session, call_id, status, error, has_begun)
+            return await self._settle(session, call_id, status, error, has_begun)
         except StoreUnavailable:
             self._late_writes.add(call_id, lambda: self._settle(session, call_id, status, error, has_begun))
         except StoreError as failure:
             logger.debug("a call could not be settled: %s", failure)
+        return None
 
     async def flush(self, call_ids: Iterable[str]) -> None:
         """Store the missing results of these calls. Raises StoreUnavailable."""
@@ -67,7 +69,8 @@ class ResultKeeper:
             self.count(call.status)
         return call
 
-    async def _settle(self, session: str, call_id: str, status: Status, error: str, has_begun: bool) -> None:
+    async def _settle(self, session: str, call_id: str, status: Status, error: str, has_begun: bool) -> Call:
         call = await self.store.settle(session, call_id, status, error=error, has_begun=has_begun)
         if call.status is status:
             self.count(status)
+        return call

@@ -7,6 +7,7 @@ that start with `_` are not tools. The file can import modules beside it; instal
 
 import asyncio
 import functools
+import importlib.machinery
 import importlib.util
 import inspect
 import itertools
@@ -15,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource, error_text
@@ -97,11 +98,24 @@ def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
             yield value
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Reads the source itself: compiled code of before would do for a file that was changed within a second, and has
+    the same length."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _loader(name: str, path: Path) -> _SourceLoader | None:
+    return _SourceLoader(name, str(path)) if path.suffix == ".py" else None
+
+
 def _imported(path: Path) -> ModuleType:
     if not path.is_file():
         raise SourceError(f"{path}: no such file")
     name = f"toolgraft_tools_{next(_numbers)}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    spec = importlib.util.spec_from_file_location(name, path.resolve(), loader=_loader(name, path.resolve()))
     if spec is None or spec.loader is None:
         raise SourceError(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)

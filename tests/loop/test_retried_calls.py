@@ -3,11 +3,14 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
-from addon.core.framing.documents import Document
+from addon.core.framing.documents import Document, encode
+from addon.loop import call_run
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
+from store.base import StoreUnavailable
 from store.models import Call, Executor, Status, ToolRules
 from tests.contents import model, user
 from tests.loop.calling import PLACE
@@ -280,3 +283,24 @@ async def until_left(proxy: Proxy) -> None:
     async with asyncio.timeout(5):
         while not [turn for turn in await proxy.turns() if turn.broke_off is not None]:  # noqa: ASYNC110 - here as well
             await asyncio.sleep(0)
+
+
+async def test_the_result_of_a_call_that_ran_before_is_asked_for_until_the_store_works(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is told the result that later requests have, and not that the store failed."""
+    upstream = sender.upstream(Scripted(STEP, httpx2.Response(400, content=encode(google_error(400))), ANSWER))
+    await sender.ask("x")
+    read, refused = sender.store.call, list[str]()
+
+    async def refuse_twice(session: str, call_id: str) -> Any:
+        if len(refused) < 2:
+            refused.append(call_id)
+            raise StoreUnavailable("no answer")
+        return await read(session, call_id)
+
+    monkeypatch.setattr(call_run, "_STORE_PAUSE", 0.001)
+    monkeypatch.setattr(sender.store, "call", refuse_twice)
+    assert (await sender.ask("x")).text == "Wait. done"
+    assert responses(upstream.bodies[-1]) == [{"result": "sent 1"}]
+    assert (len(refused), sender.tools.begun) == (2, ["send"])

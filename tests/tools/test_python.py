@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -296,3 +297,13 @@ async def test_arguments_that_are_not_usual_are_taken_or_refused_as_those_of_the
             assert await source.call("takes", {"a": value}, call_id="c")
         except ToolError as error:
             str(error).encode()
+
+
+async def test_a_file_is_read_anew_though_its_time_and_size_are_those_of_before(tmp_path: Path) -> None:
+    """Python would take the code that it compiled of the file before."""
+    path = tmp_path / "tools.py"
+    for name in ("one", "two"):
+        path.write_text(f'def {name}() -> None:\n    """A tool."""\n')
+        os.utime(path, (1_000_000, 1_000_000))
+        async with PythonSource(path) as source:
+            assert [tool.name for tool in await source.list_tools()] == [name]
