@@ -47,7 +47,7 @@ def test_a_tools_file_that_is_wrong_is_named_with_its_line(source: str, message:
 
 CONFIGURATIONS: dict[str, tuple[Any, str]] = {
     "no JSON": ('{"mcpServers": {\n', "{file}:2: "),
-    "field": ({"mcpServers": {"s": {"command": "x", "comand": 1}}}, "{file}: mcpServers.s.comand: is unknown"),
+    "field": ({"mcpServers": {"s": {"command": "x", "comand": 1}}}, "{file}:1: mcpServers.s.comand: is unknown"),
 }
 
 
