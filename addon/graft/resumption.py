@@ -6,7 +6,7 @@ if it has not begun or may run twice; otherwise the model is told that it may ha
 """
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,21 +51,20 @@ class Resumption:
 def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str], bool]) -> Resumption:
     """`may_run_twice`: whether calls of a tool of this name may run twice."""
     known = {call.call_id: call for call in calls}
-    progress = turn.progress or Progress(steps=0, visible=0, rounds=0)
+    progress = _progress(turn, known)
     steps: list[Step] = []
     resumed: list[Resumed] = []
     complete: set[str] = set()
     for step in turn.steps[: progress.steps]:
         slots: list[Slot] = []
         for slot in step.slots:
-            call = known.get(slot.call_id or "")
-            if call is not None:
-                complete.add(call.call_id)
-                anew = _runs_anew(call, may_run_twice)
-                captured = _captured(call, new_call_id() if anew else call.call_id)
-                resumed.append(Resumed(captured, anew))
-                slot = slot.model_copy(update={"call_id": captured.call_id})
-            slots.append(slot)
+            assert slot.call_id is not None
+            call = known[slot.call_id]
+            complete.add(call.call_id)
+            anew = _runs_anew(call, may_run_twice)
+            captured = _captured(call, new_call_id() if anew else call.call_id)
+            resumed.append(Resumed(captured, anew))
+            slots.append(slot.model_copy(update={"call_id": captured.call_id}))
         steps.append(step.model_copy(update={"slots": slots}))
     usage = [*turn.usage[: progress.rounds]]
     return Resumption(
@@ -78,6 +77,16 @@ def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str],
         tuple(resumed),
         tuple(call for call in calls if call.call_id not in complete and not _runs_anew(call, may_run_twice)),
     )
+
+
+def _progress(turn: Turn, known: Container[str | None]) -> Progress:
+    """The complete rounds. None of them counts if the store lacks one of their calls, as after the failover of a Redis
+    server: the model cannot be told its response."""
+    if turn.progress is not None:
+        steps = turn.steps[: turn.progress.steps]
+        if all(slot.call_id in known for step in steps for slot in step.slots):
+            return turn.progress
+    return Progress(steps=0, visible=0, rounds=0)
 
 
 def has_begun(call: Call) -> bool:

@@ -70,7 +70,7 @@ class Rounds:
         before: list[Document] = []
         calls = {one.call.call_id: one.call for one in resumption.calls}
         for step in resumption.steps:
-            own = [calls[slot.call_id] for slot in step.slots if slot.call_id in calls]
+            own = [calls[str(slot.call_id)] for slot in step.slots]
             answered = {"role": "user", "parts": self._responses(own, responses)}
             before += [{**step.content, "parts": self._named(step.content.get("parts") or [])}, answered]
         earlier = self._exchange.resumes

@@ -1,5 +1,6 @@
 """What an answer that broke off leaves."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -15,15 +16,15 @@ def call(name: str, status: Status = Status.DONE, **fields: Any) -> Call:
     return Call(call_id=f"call_{name}", session="default", name=name, status=status, **more)
 
 
-def left_by(progress: Progress | None, *calls: Call) -> Resumption:
-    """Of a turn with a step for each call."""
+def left_by(progress: Progress | None, *calls: Call, lost: Collection[Call] = ()) -> Resumption:
+    """Of a turn with a step for each call. `lost`: calls of it that the store no longer has."""
     steps = [
         Step(content={"role": "model", "parts": []}, slots=[Slot(name=one.name, call_id=one.call_id)]) for one in calls
     ]
     turn = Turn(
         turn_id="t", session="default", visible=SAYS, steps=steps, usage=[{"n": 1}], progress=progress, created_at=1.0
     )
-    return resumption(turn, calls, lambda name: name == "twice")
+    return resumption(turn, [one for one in calls if one not in lost], lambda name: name == "twice")
 
 
 def complete(steps: int) -> Progress:
@@ -38,6 +39,14 @@ def test_complete_rounds_are_kept_and_the_rest_is_left_out() -> None:
     assert found.usage == ({"n": 1}, {}), "one for each round"
     assert [(one.call.call_id, one.call.gemini_id, one.anew) for one in found.calls] == [("call_one", "g", False)]
     assert found.left == (other,)
+
+
+def test_without_the_record_of_one_call_no_round_is_kept() -> None:
+    """A step without it would go to the model as a call without a response, which the service refuses each time."""
+    one, other = call("one"), call("other")
+    found = left_by(complete(2), one, other, lost=[other])
+    assert (found.steps, found.calls, found.visible, found.rounds, found.usage) == ((), (), (), 0, ())
+    assert found.left == (one,), "its answer stands for an identical call"
 
 
 def test_a_tool_that_changes_its_arguments_does_not_change_the_record() -> None:

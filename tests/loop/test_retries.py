@@ -72,6 +72,24 @@ async def test_rounds_are_counted_on(sender: Proxy) -> None:
     assert upstream.bodies[-1]["toolConfig"]["functionCallingConfig"]["mode"] == "NONE"
 
 
+async def test_a_retry_starts_anew_if_the_store_has_lost_a_call(sender: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a Redis server fails over before its replica has the call."""
+    upstream, take_over = sender.upstream(Scripted(STEP, BROKEN, STEP, ANSWER)), sender.store.take_over
+    await sender.ask("x")
+
+    async def without_calls(*args: Any, **options: Any) -> Any:
+        found = await take_over(*args, **options)
+        assert found is not None
+        return found[0], []
+
+    monkeypatch.setattr(sender.store, "take_over", without_calls)
+    retry = await sender.ask("x")
+    retry.check()
+    assert retry.text == "Wait. done"
+    assert upstream.bodies[2] == upstream.bodies[0]
+    assert responses(upstream.bodies[3]) == [{"result": "sent 2"}]
+
+
 @pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
 async def test_a_client_that_hung_up_in_a_later_round_gets_all_of_it(sender: Proxy, framing: Framing) -> None:
     upstream = sender.upstream(Scripted(STEP, [says("half"), asyncio.Event()], ANSWER))
