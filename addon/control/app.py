@@ -6,7 +6,7 @@ FastAPI only makes the OpenAPI document from the routes; requests do not pass th
 import importlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from starlette.routing import Router, WebSocketRoute
+from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from addon.control.routes import GROUPS
@@ -21,7 +21,7 @@ from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
 from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, refusal
-from addon.web.routing import ApiContext, DirectRoute
+from addon.web.routing import ApiContext, DirectRoute, IndexedRouter
 from addon.web.tokens import Tokens
 from store.base import Store
 
@@ -38,7 +38,7 @@ class ControlApp:
         routes += (route for route in extra_routes.routes if isinstance(route, DirectRoute))
         self.routes = [*routes, *documentation(routes, api.version)]
         sockets = (route for route in extra_routes.routes if isinstance(route, WebSocketRoute))
-        router = Router([*self.routes, *sockets], redirect_slashes=False, default=_not_found)
+        router = IndexedRouter([*self.routes, *sockets], _not_found)
         self._guarded = Guard(
             router,
             settings=lambda: api.settings,
