@@ -135,6 +135,11 @@ class Engine:
         )
 
     @property
+    def proxy_id(self) -> str | None:
+        """This proxy's; None if it has no lease."""
+        return self._grafter().owners.proxy_id
+
+    @property
     def base_url(self) -> str:
         """The upstream's."""
         return self.settings.upstream

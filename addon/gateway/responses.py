@@ -1,15 +1,17 @@
 """`/v1/responses`: the OpenAI Responses API. `core.dialects.responses` converts, `response_turns` stores."""
 
+import dataclasses
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.core.dialects.responses import INCLUDABLE, Invalid, compacted, input_page, sse
+from addon.core.dialects.responses import INCLUDABLE, Invalid, ResponsesRequest, compacted, input_page, sse
 from addon.core.framing.documents import Document, encode
 from addon.gateway import responses_examples as examples
+from addon.gateway.background import KEEP_ALIVE, BackgroundResponses, Run
 from addon.gateway.callers import session_of
 from addon.gateway.conversations import Conversations
 from addon.gateway.describe import COMPACTION_BODY, IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
@@ -17,11 +19,13 @@ from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import FrontDoor
+from addon.gateway.handover import Handover, HandoverResponse
 from addon.gateway.item_references import INPUT, ItemIds
 from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import Events, ResponseTurns
 from addon.gateway.sealing import Sealing
-from addon.gateway.streaming import Stream, answer_while_connected
+from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
+from addon.gateway.upstream_factory import Caller
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example
 from addon.web.problems import Problem
@@ -30,10 +34,10 @@ from store.base import UnknownResponse
 from store.models import Response as Record
 
 PATH = "/v1/responses"
-_KEEP_ALIVE = b": keep-alive\n\n"
 IGNORED = "x-graft-ignored"
 """The header of an answer that lists what was left out of the request, with `graft_lenient`."""
 _LONGEST_NAME = 100
+_DIGITS = 10
 
 _NONE = "No such response"
 
@@ -44,6 +48,7 @@ class ResponsesRoutes(FrontDoor):
     ) -> None:
         super().__init__(engine, conversations, key, download)
         self.turns = ResponseTurns(engine, conversations)
+        self.background = BackgroundResponses(self.store, lambda: engine.proxy_id)
 
     def router(self) -> Group:
         reader = RequestReader(self)
@@ -65,6 +70,8 @@ class ResponsesRoutes(FrontDoor):
                 parsed, ignored = await reader.read(caller.session, body, lenient=lenient)
             except Invalid as error:
                 return in_openai_s_words(error)
+            if parsed.background:
+                return await self._begin(api, caller, parsed, handover, ignored)
             events = self.turns.events(caller, parsed, handover, api.ending)
             return await answer_while_connected(
                 request, api, handover, lambda: _answered(api, events, stream=parsed.stream, ignored=ignored)
@@ -138,10 +145,38 @@ class ResponsesRoutes(FrontDoor):
         )
         @needs("ask")
         async def show_response(api: ApiDep, request: Request, response_id: str) -> Response:
-            _check_query(request)
+            """A background response as it is now. With `stream=true` its events, those after `starting_after` only, as
+            long as the proxy that makes it keeps them."""
+            after = _events_after(request)
             session = session_of(request, api.settings.session)
-            response = await self._response(session, response_id)
-            return _json({name: value for name, value in (response.document or {}).items() if name != INPUT})
+            run = self.background.run(session, response_id)
+            if after is not None and run is not None:
+                run.check_kept(after)
+                return Stream(run.follow(after), api)
+            response = await self._visible(session, response_id)
+            if after is not None:
+                words = "stream: true is for background responses whose events this proxy keeps. Use false"
+                raise Problem(400, words, field="stream")
+            return _json(response)
+
+        @router.post(
+            f"{PATH}/{{response_id}}/cancel",
+            summary="Cancel a background response",
+            responses=answers(examples.ANSWER, refused=IN_OPENAI_S_WORDS, p404=_NONE),
+            openapi_extra=parameters(),
+        )
+        @needs("ask")
+        async def cancel_response(api: ApiDep, request: Request, response_id: str) -> Response:
+            """The response, cancelled; one that has ended stays as it is. Calls of tools that may not run twice
+            continue, and their results are stored."""
+            session = session_of(request, api.settings.session)
+            response = await self._visible(session, response_id)
+            if not response.get("background"):
+                raise Problem(400, "Cannot cancel a synchronous response.", field="response_id")
+            if response["status"] == "in_progress":
+                await self.background.cancel(session, response_id)
+                response = await self._visible(session, response_id)
+            return _json(response)
 
         @router.get(
             f"{PATH}/{{response_id}}/input_items",
@@ -175,6 +210,40 @@ class ResponsesRoutes(FrontDoor):
             await self.store.sync()
             return _json({"id": response_id, "object": "response", "deleted": True})
 
+    async def _begin(
+        self, api: ApiContext, caller: Caller, parsed: ResponsesRequest, handover: Handover, ignored: Sequence[str]
+    ) -> Response:
+        """Begin a background response. Its failures are in its events, as of a stream."""
+        if api.draining or api.ending.is_set():
+            raise ending_problem()
+        headers = {IGNORED: _listed(ignored)} if ignored else {}
+        events = self.turns.events(caller, dataclasses.replace(parsed, stream=True), handover, api.ending)
+        try:
+            first = await anext(events)
+        except Invalid as error:
+            return in_openai_s_words(error)
+        response = first[-1]["response"]
+        if response["status"] != "in_progress":  # the answer to this request that did not reach the client
+            if parsed.stream:
+                return HandoverResponse(Stream(_framed(first, events), api, headers), handover)
+            await events.aclose()
+            return HandoverResponse(_json(response, headers), handover)
+        run = Run(caller.session, parsed.previous_response_id, response)
+        await self.background.begin(api, run, first, events, handover)
+        return Stream(run.follow(), api, headers) if parsed.stream else _json(run.response, headers)
+
+    async def _visible(self, session: str, response_id: str) -> Document:
+        """The response as its client sees it now. Raises Problem (404)."""
+        for _ in range(2):  # it may end between the two looks
+            run = self.background.run(session, response_id)
+            with suppress(Problem):
+                if run is None or run.over.is_set():
+                    document = (await self._response(session, response_id)).document or {}
+                    return {name: value for name, value in document.items() if name != INPUT}
+            if (found := await self.background.response(session, response_id)) is not None:
+                return found
+        raise _unknown(response_id)
+
     async def _response(self, session: str, response_id: str) -> Record:
         """Raises Problem (404)."""
         try:
@@ -182,8 +251,12 @@ class ResponsesRoutes(FrontDoor):
         except UnknownResponse:
             response = None
         if response is None or (response.document or {}).get("object") != "response":
-            raise Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
+            raise _unknown(response_id)
         return response
+
+
+def _unknown(response_id: str) -> Problem:
+    return Problem(404, f"Response with id '{response_id}' not found.", field="response_id")
 
 
 async def _answered(
@@ -215,7 +288,7 @@ async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator
     async with aclosing(rest):
         yield b"".join(map(sse, first))
         async for events in rest:
-            yield b"".join(map(sse, events)) or _KEEP_ALIVE
+            yield b"".join(map(sse, events)) or KEEP_ALIVE
 
 
 def _json(document: Document, headers: Mapping[str, str] | None = None) -> Response:
@@ -227,15 +300,20 @@ def _listed(ignored: Sequence[str]) -> str:
     return ", ".join(quote(one, safe="[]._-")[:_LONGEST_NAME] for one in ignored)
 
 
-def _check_query(request: Request) -> None:
-    """Raises Problem (400)."""
+def _events_after(request: Request) -> int | None:
+    """The number of the last event that the client has; -1: none of them; None: it asks for no events. Raises Problem
+    (400)."""
+    given = dict(request.query_params.multi_items())
     for name, value in request.query_params.multi_items():
         if name in ("include", "include[]") and value in INCLUDABLE:
             continue  # a stored response has what its request asked for
-        if not (name in ("stream", "include_obfuscation") and value == "false"):
-            why = (
-                "true is not supported: a complete response is not streamed again. Use false"
-                if name == "stream"
-                else "unknown"
-            )
+        if name == "stream" and value in ("true", "false"):
+            continue
+        if name == "starting_after" and given.get("stream") == "true":
+            if value.isascii() and value.isdecimal() and len(value) < _DIGITS:
+                continue
+            raise Problem(400, "starting_after: must be the sequence number of an event", field=name)
+        if not (name == "include_obfuscation" and value == "false"):
+            why = "is for stream=true" if name == "starting_after" else "unknown"
             raise Problem(400, f"{name}: {why}", field=name)
+    return int(given.get("starting_after", -1)) if given.get("stream") == "true" else None

@@ -145,6 +145,30 @@ def test_a_chat_by_ids_then_by_conversation(client: openai.OpenAI) -> None:
         client.responses.retrieve(fourth.id)
 
 
+def test_a_background_response_is_polled_followed_and_cancelled(
+    client: openai.OpenAI, canned_doors: Proxy, canned: Canned
+) -> None:
+    response = client.responses.create(model=MODEL, input="What is 2+2?", background=True)
+    assert response.background
+    until(lambda: client.responses.retrieve(response.id).status != "in_progress", "the end of the response")
+    response = client.responses.retrieve(response.id)
+    assert (response.status, response.output_text) == ("completed", "2 + 2 = 4.")
+    assert client.responses.cancel(response.id).status == "completed"
+    with client.responses.create(model=MODEL, input="What is 2+3?", background=True, stream=True) as stream:
+        first = next(iter(stream))
+    assert first.type == "response.created"
+    with client.responses.retrieve(first.response.id, stream=True, starting_after=0) as stream:
+        events = list(stream)
+    assert [event.sequence_number for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == "2 + 3 = 5."
+    canned.says = [*chunked([EVENT]), threading.Event()]
+    with client_of(canned_doors) as other:
+        response = other.responses.create(model=MODEL, input="Wait", background=True)
+        assert other.responses.cancel(response.id).status == "cancelled"
+        assert other.responses.retrieve(response.id).status == "cancelled"
+
+
 def _streamed(client: openai.OpenAI, asked: Json) -> Response:
     with client.responses.stream(**asked) as stream:
         return stream.get_final_response()

@@ -108,7 +108,7 @@ def test_an_alias_is_a_name_and_a_model() -> None:
 
 
 WANTS: Document = {
-    "background": True,
+    "moderation": {"model": "m"},
     "é\r\nx": 1,
     "reasoning": {"mode": "pro"},
     "tools": [{"type": "mcp", "server_url": "https://x"}, *TOOLS],
@@ -123,7 +123,7 @@ async def test_what_gemini_does_not_have_is_ignored_and_listed(
     answer = await house.post("/v1/responses", {"model": MODEL, "input": "What is 2+2?", "stream": stream, **WANTS})
     assert answer.status_code == 200, answer.text
     assert "2 + 2 = 4." in answer.text
-    assert answer.headers["x-graft-ignored"] == "%C3%A9%0D%0Ax, background, tools[0], reasoning.mode"
+    assert answer.headers["x-graft-ignored"] == "%C3%A9%0D%0Ax, moderation, tools[0], reasoning.mode"
     names = [tool["name"] for tool in gemini.requests[-1]["body"]["tools"][0]["functionDeclarations"]]
     assert names == ["get_weather", "get_time"]
     plain = await house.post("/v1/responses", {"model": MODEL, "input": "Hi", "stream": stream})
@@ -135,7 +135,7 @@ async def test_what_gemini_does_not_have_is_ignored_and_listed(
 @pytest.mark.parametrize(
     ("given", "param", "code"),
     [
-        ({"background": True}, "background", "unsupported_value"),
+        ({"background": "yes"}, "background", "invalid_type"),
         ({"moderation": {"model": "m"}}, "moderation", "unsupported_parameter"),
         ({"reasoning": {"effort": "xhigh"}}, "reasoning.effort", "unsupported_value"),
         ({"tools": [{"type": "code_interpreter"}]}, "tools[0].type", "unsupported_value"),

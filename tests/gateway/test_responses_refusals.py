@@ -24,7 +24,7 @@ BAD: list[tuple[Document, str | None]] = [
     ({"model": MODEL, "input": "x", "tools": [{"type": "code_interpreter"}]}, "tools[0].type"),
     ({"model": MODEL, "input": "x", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
     ({"model": MODEL, "input": "x", "temperature": 7}, "temperature"),
-    ({"model": MODEL, "input": "x", "background": True}, "background"),
+    ({"model": MODEL, "input": "x", "background": True, "store": False}, "background"),
     ({"model": MODEL, "input": "x", "parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ({"model": MODEL, "input": "x", "stream": "yes"}, "stream"),
     ({"model": MODEL, "input": "x", "conversation": ""}, "conversation"),

@@ -353,6 +353,7 @@ DOORS = [
     ("POST", "/v1/gemini", 400),
     ("POST", "/v1/responses/compact", 400),
     ("POST", "/v1/responses/input_tokens", 400),
+    ("POST", "/v1/responses/{response_id}/cancel", 404),
     ("POST", "/v1/chat/completions", 400),
     ("POST", "/v1/embeddings", 400),
     ("GET", "/v1/models", 502),

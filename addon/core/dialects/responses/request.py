@@ -41,7 +41,7 @@ from addon.core.tools.tool_plan import generation, is_before
 _READ = (
     *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
     *("presence_penalty", "frequency_penalty", "stop", "top_logprobs", "service_tier", "max_tool_calls"),
-    "truncation",
+    *("truncation", "background"),
     *("reasoning", "metadata", "store", "conversation", "previous_response_id", "stream", "stream_options", "include"),
     "parallel_tool_calls",
 )
@@ -59,7 +59,8 @@ class ResponsesRequest:
     """A valid request. `raw_input`: its input, unchanged.
 
     `tools`: its tools as Gemini's; None if it has none, then those of its conversation apply. `parallel`: whether the
-    calls of a step may be given out together; None if not set. `conversation`: its name. `echo`: the members of a
+    calls of a step may be given out together; None if not set. `conversation`: its name. `background`: whether
+    the client does not wait for the response. `echo`: the members of a
     Response object that repeat the request. `shows_thoughts`: whether thoughts are shown. `carries_signatures`: whether
     the response gives the client the model's signatures, sealed. `shows_sources`: whether a web search is shown with
     its sources. `truncates`: whether the oldest turns may be left out of a history that is too long. `max_tool_calls`:
@@ -77,6 +78,7 @@ class ResponsesRequest:
     generation_config: Document
     metadata: dict[str, str]
     store: bool
+    background: bool
     conversation: str | None
     previous_response_id: str | None
     stream: bool
@@ -139,6 +141,12 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
         if conversation is not None:
             raise bad("previous_response_id", "is given together with conversation; use only one of them")
     stream = boolean(given.get("stream", False), "stream")
+    background, store = (
+        boolean(given.get("background", False), "background"),
+        boolean(given.get("store", True), "store"),
+    )
+    if background and not store:
+        raise bad("background", "is true, and store is false: a background response is stored, so leave store out")
     one_of(given.get("truncation", "disabled"), ("auto", "disabled"), "truncation")
     parallel = given.get("parallel_tool_calls")
     if parallel is not None:
@@ -156,7 +164,8 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
         parallel=parallel,
         generation_config=config,
         metadata=options.metadata(given.get("metadata", {})),
-        store=boolean(given.get("store", True), "store"),
+        store=store,
+        background=background,
         conversation=conversation,
         previous_response_id=previous,
         stream=stream,
@@ -210,7 +219,7 @@ def _echo(given: Document, conversation: str | None) -> Document:
     """All members of a Response object that repeat the request, with the defaults for those it does not set."""
     text, reasoning = given.get("text", {}), given.get("reasoning", {})
     return {
-        "background": False,
+        "background": given.get("background", False),
         "conversation": None if conversation is None else {"id": conversation},
         "instructions": given.get("instructions"),
         "max_output_tokens": given.get("max_output_tokens"),

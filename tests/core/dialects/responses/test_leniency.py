@@ -14,7 +14,7 @@ from tests.core.dialects.responses.test_request_refusals import REFUSED, places
 
 CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
     "nothing": ({"temperature": 1}, [], {"temperature": 1}),
-    "options": ({"background": True, "moderation": {"model": "m"}}, ["background", "moderation"], {}),
+    "options": ({"prompt": {"id": "p"}, "moderation": {"model": "m"}}, ["moderation", "prompt"], {}),
     "an unknown option": ({"new": 1, "user": "u"}, ["new"], {"user": "u"}),
     "an unknown option with an odd name": ({"a.b": 1}, [], {}),
     "a member": (
