@@ -45,7 +45,11 @@ class Record(BaseModel):
 
 
 class Policy(Record):
-    """What a session does differently from the proxy's options. `None` means: as the option says."""
+    """What a session does differently from the proxy's options. `None` means: as the option says.
+
+    `always_approved` is no option: the tools whose calls wait for no approval, by name. Each has the version (a digest
+    in hex) that it had when somebody said so; a tool that has changed since needs approvals again.
+    """
 
     client_tools: Literal["strip", "keep"] | None = None
     delivery: Delivery | None = None
@@ -56,6 +60,12 @@ class Policy(Record):
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
     answer_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
+    always_approved: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] | None = None
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """The fields that stand for options of the proxy."""
+        return [name for name in cls.model_fields if name != "always_approved"]
 
 
 class Executor(Record):

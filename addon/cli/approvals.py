@@ -24,17 +24,16 @@ def approve(
         str | None,
         typer.Option(help="Arguments that it runs with instead of the model's: a JSON object.", metavar="JSON"),
     ] = None,
+    always: Annotated[
+        bool,
+        typer.Option("--always", help="Later calls of the tool in this session need no approval, until it changes."),
+    ] = False,
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
     """Approve a call that waits for it. It runs now."""
-    _decide(
-        call_id,
-        "approve",
-        {} if args is None else {"args": documents.parse_json(args.encode(), "--args")},
-        url,
-        as_json,
-    )
+    body: dict[str, Any] = {} if args is None else {"args": documents.parse_json(args.encode(), "--args")}
+    _decide(call_id, "approve", body | ({"always": True} if always else {}), url, as_json)
 
 
 def deny(

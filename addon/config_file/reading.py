@@ -30,7 +30,7 @@ _OPTIONS = {
 _PATHS = ("tools", "mcp", "record", "state")
 """Options that are paths: in the file they start from its folder."""
 _TOOLS = ("tools", "tool_config", "tool_choice")
-_SESSION = (*Policy.model_fields, "toolset", *_TOOLS)
+_SESSION = (*Policy.options(), "toolset", *_TOOLS)
 _LARGEST = 16 * 1024 * 1024
 """Bytes of a toolgraft.toml."""
 
@@ -232,7 +232,7 @@ class _Reader:
                 if key not in _SESSION:
                     raise self._error((*place, key), _unknown(key, _SESSION))
             try:
-                policy = Policy.model_validate({key: value[key] for key in Policy.model_fields if key in value})
+                policy = Policy.model_validate({key: value[key] for key in Policy.options() if key in value})
             except ValidationError as error:
                 at = (*place, error.errors()[0]["loc"][0])
                 raise self._error(at, explain(error, f"{_name(place)}."), "") from None

@@ -118,6 +118,7 @@ async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Q
             "count": count,
             "longest": _LONGEST_APPROVAL,
             "may_decide": caller.allows("approve"),
+            "may_always": caller.allows("admin"),
             "now": time.time(),
         },
     )
@@ -159,6 +160,7 @@ async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId,
             "longest": LONGEST,
             "may_answer": may_answer,
             "may_decide": caller.allows("approve"),
+            "may_always": caller.allows("admin"),
             "now": time.time(),
         },
     )

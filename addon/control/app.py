@@ -78,13 +78,15 @@ def create_app(
     shared: Callable[[], Sequence[Document]] = tuple,
     processes: Callable[[], Awaitable[Sequence[Document]]] | None = None,
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None,
+    tool_version: Callable[[str, str], Awaitable[str]] | None = None,
     recent: RecentRequests | None = None,
     setting_rows: Callable[[], Sequence[Document]] = tuple,
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
     `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `processes`: gives
     what each process of the proxy says of itself. `problems`: what does not fit the schema of a session's tool in these
-    arguments of it. `recent`: the last requests to models of this one. `setting_rows`: its options, without secrets."""
+    arguments of it. `tool_version`: the digest of a session's tool.
+    `recent`: the last requests to models of this one. `setting_rows`: its options, without secrets."""
     tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
@@ -99,6 +101,7 @@ def create_app(
         processes=processes,
         recent=recent or RecentRequests(),
         problems=problems,
+        tool_version=tool_version,
         setting_rows=setting_rows,
     )
     return ControlApp(api, token, extra_routes or ExtraRoutes())

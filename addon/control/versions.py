@@ -36,14 +36,15 @@ def etag_of(api: ApiContext, version: int) -> str:
 
 
 async def update_session[T](
-    api: ApiContext, request: Request, session: str, change: Callable[[Session | None, int], Awaitable[T]]
+    api: ApiContext, request: Request | None, session: str, change: Callable[[Session | None, int], Awaitable[T]]
 ) -> T:
     """Returns the result of `change`, which takes the session's record and version and writes only to that version. If
     somebody else wrote first, `change` is called again. The change is on disk on return. Raises Problem (412) if the
-    caller expects another version."""
+    caller expects another version. `request` None: the caller expects none."""
     while True:
         record, version, _ = await api.store.snapshot(session)
-        _check(api, request, record, version)
+        if request is not None:
+            _check(api, request, record, version)
         try:
             result = await change(record, version)
         except VersionChanged:

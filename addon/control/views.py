@@ -28,6 +28,9 @@ class SessionView(BaseModel):
     tool_timeout: float
     approval_timeout: float
     answer_timeout: float
+    always_approved: list[str] = Field(
+        description="The tools whose calls wait for no approval, as long as the tools stay as they are."
+    )
     overrides: list[str] = Field(description="The policy fields that are set for this session.")
     tools: int | None = Field(description="The number of tools in the session's own toolset; null: it has no toolset.")
     created_at: float | None
@@ -40,7 +43,8 @@ class SessionView(BaseModel):
         return cls(
             name=name,
             **effective_policy(policy, settings),
-            overrides=list(policy.model_dump(exclude_none=True)),
+            always_approved=sorted(policy.always_approved or ()),
+            overrides=list(policy.model_dump(include=set(Policy.options()), exclude_none=True)),
             tools=None if toolset is None else len(toolset.declarations) + len(toolset.builtins),
             created_at=session.created_at if session else None,
             updated_at=session.updated_at if session else None,
@@ -172,6 +176,7 @@ SESSION: Document = {
     "tool_timeout": 30.0,
     "approval_timeout": 300.0,
     "answer_timeout": 300.0,
+    "always_approved": [],
     "overrides": ["delivery"],
     "tools": 1,
     "created_at": 1767225600.0,

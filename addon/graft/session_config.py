@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +34,7 @@ class SessionConfig:
     tool_timeout: float
     approval_timeout: float
     answer_timeout: float
+    always_approved: Mapping[str, str]  # the versions of tools whose calls wait for no approval, by name
     max_tool_calls: int | None = None  # of the request, for the whole answer
     flattens: bool = False  # whether undeclared calls in the history become text, as with `strip`
 
@@ -63,9 +64,9 @@ class SessionConfig:
 
 
 def effective_policy(policy: Policy, settings: Settings) -> dict[str, Any]:
-    """Each field of the policy, or the proxy's option if the session does not set it."""
+    """Each option of the policy, or the proxy's if the session does not set it."""
     own = policy.model_dump(exclude_none=True)
-    return {field: own.get(field, getattr(settings, field)) for field in Policy.model_fields}
+    return {field: own.get(field, getattr(settings, field)) for field in Policy.options()}
 
 
 def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:
@@ -205,6 +206,7 @@ class SessionConfigs:
             declared=own,
             toolbox=toolbox,
             placeholder=self.placeholder,
+            always_approved=policy.always_approved or {},
             **effective_policy(policy, self.settings),
         )
 

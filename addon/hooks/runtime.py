@@ -178,6 +178,7 @@ class Runtime:
                 processes=self._processes,
                 recent=self.recent,
                 problems=self._problems,
+                tool_version=self._tool_version,
                 setting_rows=lambda: self.setting_rows(),
                 extra_routes=gateway_routes(
                     store=store,
@@ -370,6 +371,10 @@ class Runtime:
     async def _problems(self, session: str, name: str, args: Document) -> list[str]:
         config = await self.grafter.session_config(session)
         return [] if config is None else await self.executors.problems(config, name, args)
+
+    async def _tool_version(self, session: str, name: str) -> str:
+        config = await self.grafter.session_config(session)
+        return "" if config is None else self.executors.binding(config, name).version.hex()
 
     async def _processes(self) -> list[Document]:
         member = membership()

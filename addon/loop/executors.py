@@ -158,17 +158,18 @@ class Executors:
         if problems:
             return InitialState(error=misfit(problems), begins=runs)
         rules = binding.rules
+        approval = rules.approval and config.always_approved.get(call.name) != binding.version.hex()
         if not runs and binding.handler is not Handler.WORKERS:
-            return InitialState(approval=rules.approval, unchecked=problems is None)
+            return InitialState(approval=approval, unchecked=problems is None)
         return InitialState(
             _OWNERS[binding.handler],
-            approval=rules.approval,
+            approval=approval,
             redeliver=rules.idempotent or rules.redeliver,
             proxy_id=self.proxy_id,
             begins=True,
             detached=not runs,
             unchecked=problems is None,
-            at_once=binding.handler in _RUN_HERE and problems is not None and not (rules.approval or rules.after),
+            at_once=binding.handler in _RUN_HERE and problems is not None and not (approval or rules.after),
         )
 
     async def problems(self, config: SessionConfig, name: str, args: Document) -> list[str]:

@@ -70,6 +70,7 @@ class ApiContext:
     recent: RecentRequests = field(default_factory=RecentRequests)
     """The last requests to models of this process."""
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
+    tool_version: Callable[[str, str], Awaitable[str]] | None = None
     """What does not fit the schema of a session's tool in these arguments of it."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False

@@ -3,6 +3,19 @@ import json
 from tests.cli.conftest import Cli, Proxy
 
 
+def test_a_tool_is_approved_for_good(cli: Cli, proxy: Proxy) -> None:
+    async def version(session: str, name: str) -> str:
+        return "ab" * 16
+
+    proxy.capture("call_1", needs_approval=True)
+    assert "no longer has tools" in cli("approve", "call_1", "--always", status=1).stderr
+    proxy.app.api.tool_version = version
+    assert cli("approve", "call_1", "--always").stdout == "call_1 get_weather: approved\n"
+    record = proxy.run(proxy.store.snapshot("default")).record
+    assert record is not None
+    assert record.policy.always_approved == {"get_weather": "ab" * 16}
+
+
 def test_a_call_is_approved(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1", needs_approval=True)
     assert cli("calls").stdout.splitlines()[1].split()[:3] == ["call_1", "pending", "waiting"]

@@ -19,7 +19,7 @@ _KEYS = st.sampled_from(
         *("modes", "options", "mcpServers", "sessions", "x", "a b", "tools", "toolset", "tool_config", "tool_choice"),
         *("command", "args", "env", "url", "headers", "rules", "prefix", "timeout", "include", "approval", "executor"),
         *("name", "type", "parameters", "function", "functionDeclarations", "properties", "after", "googleSearch"),
-        *Policy.model_fields,
+        *Policy.options(),
         *(option.name.removeprefix("graft_") for option in OPTIONS),
     ]
 )

@@ -127,7 +127,7 @@ async def test_nobody_approves_arguments_that_the_page_has_cut(page: httpx2.Asyn
     assert "Only the first 4000 characters are shown" in html
     html = await part(page, "call", call_id="call_1")
     assert html.count("rm -rf") == 2
-    assert html.count('data-to="/v1/calls/call_1/approve"') == 2
+    assert html.count('data-to="/v1/calls/call_1/approve"') == 3, "approve, always approve, with other arguments"
     assert "Only the first" not in html
     await capture("call_2", approval="waiting", args={"text": "x" * 50_000, "z": "rm -rf"})
     html = await part(page, "call", call_id="call_2")

@@ -48,6 +48,7 @@ ACKNOWLEDGED = [
     ("POST", "/v1/calls/c1/result", {"result": 1}, "answer"),
     ("POST", "/v1/calls/c1/result", {"error": "no"}, "answer"),
     ("POST", "/v1/calls/waits/approve", {}, "decide"),
+    ("DELETE", "/v1/sessions/default/always_approved/get_weather", None, "put_policy"),
     ("POST", "/v1/calls/waits/deny", {}, "decide"),
     ("POST", "/v1/calls/claim", {"session": "default", "names": ["get_weather"]}, "claim"),
     ("PATCH", "/v1/sessions/default", {"delivery": "loop"}, "put_policy"),
@@ -61,6 +62,7 @@ ACKNOWLEDGED = [
 @pytest.fixture
 async def filled(client: httpx2.AsyncClient, capture: Any) -> None:
     await client.put("/v1/sessions/default/tools", json={"tools": [WEATHER]})
+    await client.patch("/v1/sessions/default", json={"always_approved": {"get_weather": "ab" * 16}})
     await capture("c1")
     await capture("waits", approval="waiting", name="other")
 

@@ -36,6 +36,7 @@ OPERATIONS = {
     ("post", "/v1/calls/claim"),
     ("post", "/v1/calls/{call_id}/renew"),
     ("post", "/v1/calls/{call_id}/approve"),
+    ("delete", "/v1/sessions/{session}/always_approved/{name}"),
     ("post", "/v1/calls/{call_id}/deny"),
     ("get", "/v1/turns"),
     ("get", "/v1/turns/{turn_id}"),

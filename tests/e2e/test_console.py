@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e import chats
 from tests.e2e.browser import running_chromium, violations
+from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.upstreams import Gemini
 
@@ -133,6 +134,36 @@ def test_a_call_is_approved_with_changed_arguments_while_google_genai_waits(
         chat.say("Thanks.")
     (made,) = [part["functionCall"] for part in gemini.last["body"]["contents"][1]["parts"] if "functionCall" in part]
     assert made["args"] == {"city": "Oslo"}, "the history has what the model asked for"
+    assert gemini.errors == []
+
+
+def test_a_tool_is_approved_for_good_until_that_is_taken_back(
+    proxy: Proxy, watched: Session, page: Page, gemini: Gemini, tmp_path: Any, pool: ThreadPoolExecutor
+) -> None:
+    def answered_by_hand(chat: Any, asked: Any) -> None:
+        def approved() -> bool:
+            return [call["approval"] for call in watched.calls(status="pending")] in (["approved"], [None])
+
+        until(approved, "a call that waits for no approval")
+        watched.answer(get_weather={"celsius": 3})
+        assert asked.result(20) == 'get_weather returned {"celsius": 3}.'
+
+    with chats.python(tmp_path, "sync", model=MODEL, key=KEY, base_url=f"{proxy.url}/@{watched.name}") as chat:
+        asked = pool.submit(chat.say, 'call get_weather {"city": "Oslo"}')
+        waiting = card(page, watched)
+        waiting.get_by_text("Always approve this tool").click()
+        assert violations(page) == []
+        waiting.get_by_role("button", name="Always approve get_weather").click()
+        answered_by_hand(chat, asked)
+        answered_by_hand(chat, pool.submit(chat.say, 'call get_weather {"city": "Bergen"}'))
+        page.goto(f"{proxy.control.url}/console/sessions")
+        page.get_by_role("button", name="Ask again for get_weather").click()
+        expect(page.get_by_role("button", name="Ask again for get_weather")).to_have_count(0)
+        assert violations(page) == []
+        asked = pool.submit(chat.say, 'call get_weather {"city": "Rome"}')
+        page.goto(f"{proxy.control.url}/console/approvals")
+        card(page, watched).get_by_role("button", name="Deny", exact=True).click()
+        assert "denied" in asked.result(20)
     assert gemini.errors == []
 
 

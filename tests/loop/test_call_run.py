@@ -147,6 +147,24 @@ async def test_a_call_that_needs_approval_runs_when_it_has_it(careful: Proxy) ->
     assert await answers == [{"result": "gone"}]
 
 
+async def test_a_tool_that_is_always_approved_is_asked_for_again_once_it_has_changed(careful: Proxy) -> None:
+    config = await careful.grafter.session_config("default")
+    assert config is not None
+    version = careful.executors.binding(config, "delete").version.hex()
+    await careful.policy(always_approved={"delete": version, "other": version})
+    careful.tools.add("other", returns("gone too"), approval=True)
+    assert await responses(careful, call("delete")) == [{"result": "gone"}]
+    assert [record.approval for record in await careful.calls()] == [None]
+    careful.tools.add("delete", returns("gone"), {"type": "object"}, approval=True, timeout=7)
+    await careful.open()
+    for name in ("delete", "other"):
+        answers = asyncio.ensure_future(responses(careful, call(name)))
+        record = await waiting(careful)
+        assert record.name == name
+        await careful.store.decide(record.session, record.call_id, False)
+        await answers
+
+
 async def test_a_call_runs_with_the_arguments_that_a_person_changed(proxy: Proxy) -> None:
     async def delete(path: str) -> str:
         return f"{path} is gone"

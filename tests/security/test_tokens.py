@@ -53,6 +53,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/calls/call_1/renew", {"worker": "w"}, {"worker"}),
     ("POST", "/v1/calls/call_1/approve", None, {"approve"}),
     ("POST", "/v1/calls/call_1/deny", {}, {"approve"}),
+    ("DELETE", "/v1/sessions/mine/always_approved/get_weather", None, set()),
     ("GET", "/v1/turns?session=mine", None, {"read"}),
     ("GET", "/v1/turns/turn_call_1?session=mine", None, {"read"}),
     ("GET", "/v1/requests?session=mine", None, {"read"}),
@@ -101,7 +102,7 @@ def test_the_table_has_every_operation(app: ControlApp) -> None:
             .replace("call_1", "{call_id}")
             .replace("/nobody", "/{token_id}")
         )
-        return path.replace("/mine", "/{session}")
+        return path.replace("/mine", "/{session}").replace("approved/get_weather", "approved/{name}")
 
     known = {(method, form(path)) for method, path, _, _ in OPERATIONS}
     guarded = [route for route in app.routes if (route.openapi_extra or {}).get("security") != []]
@@ -142,6 +143,7 @@ async def test_a_token_does_what_its_scope_says_and_nothing_else(
         ("POST", "/v1/calls/call_o/result", {"result": 1}, 404),
         ("POST", "/v1/calls/call_o/approve", None, 404),
         ("POST", "/v1/calls/call_o/deny", {}, 404),
+        ("DELETE", "/v1/sessions/other/always_approved/get_weather", None, 403),
         ("POST", "/v1/calls/call_o/renew", {"worker": "w"}, 404),
     ],
 )
@@ -153,6 +155,15 @@ async def test_a_token_for_one_session_reaches_no_other(
     answer = await client.request(method, path, json=body, headers=token)
     assert answer.status_code == status, answer.text
     assert "get_weather" not in answer.text
+
+
+async def test_who_may_approve_may_not_approve_for_good(client: Client, capture: Capture) -> None:
+    await capture("call_1", session="mine", approval="waiting")
+    token = bearer(await make(client, "approve", session="mine"))
+    answer = await client.post("/v1/calls/call_1/approve", json={"always": True}, headers=token)
+    assert answer.status_code == 403
+    assert "admin" in answer.json()["detail"]
+    assert (await client.get("/v1/calls/call_1")).json()["approval"] == "waiting"
 
 
 @pytest.mark.parametrize(

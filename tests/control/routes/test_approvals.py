@@ -6,7 +6,7 @@ import pytest
 from addon.control.app import ControlApp
 from addon.metrics import Metrics
 from store.base import Store
-from store.models import Status
+from store.models import Policy, Status
 from tests.control.conftest import TOKEN
 
 APPROVE, DENY = "/v1/calls/c1/approve", "/v1/calls/c1/deny"
@@ -51,6 +51,32 @@ async def test_a_call_is_approved_with_other_arguments(
     answer = (await client.post(APPROVE, json={"args": {"city": "Bergen"}})).json()
     assert (answer["args"], answer["asked_args"]) == ({"city": "Bergen"}, {"city": "Oslo"})
     assert (await client.post(APPROVE, json={"args": {"city": "Rome"}})).status_code == 409
+
+
+async def test_a_tool_is_approved_always_until_that_is_taken_back(
+    client: httpx2.AsyncClient, app: ControlApp, store: Store, capture: Any
+) -> None:
+    async def version(session: str, name: str) -> str:
+        return "ab" * 16 if (session, name) == ("default", "get_weather") else ""
+
+    await capture("c1", approval="waiting")
+    assert (await client.post(APPROVE, json={"always": True})).status_code == 409, "the session has no tools any more"
+    app.api.tool_version = version
+    await store.put_policy("default", Policy(max_rounds=3))
+    for _ in range(2):
+        assert (await client.post(APPROVE, json={"always": True})).json()["approval"] == "approved"
+    session = (await client.get("/v1/sessions/default")).json()
+    assert (session["always_approved"], session["overrides"]) == (["get_weather"], ["max_rounds"])
+    record = (await store.snapshot("default")).record
+    assert record is not None
+    assert record.policy == Policy(max_rounds=3, always_approved={"get_weather": "ab" * 16})
+    for name in ("other", "get_weather", "get_weather"):
+        assert (await client.delete(f"/v1/sessions/default/always_approved/{name}")).status_code == 204
+        left = (await client.get("/v1/sessions/default")).json()["always_approved"]
+        assert left == (["get_weather"] if name == "other" else [])
+    record = (await store.snapshot("default")).record
+    assert record is not None
+    assert record.policy == Policy(max_rounds=3)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ DEFAULTS = {
     "tool_timeout": 30.0,
     "approval_timeout": 300.0,
     "answer_timeout": 300.0,
+    "always_approved": [],
 }
 PATH = "/v1/sessions/work"
 
