@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from addon.console.rendering import HEADERS
-from addon.console.waiting import waiting_calls
+from addon.control.waiting import waiting_calls
 from addon.web import tasks
 from addon.web.access import OWNER, needs
 from addon.web.describe import Group

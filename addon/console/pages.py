@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from addon.console.clients import clients, read_addresses
 from addon.console.rendering import LONGEST, Room, json_excerpt, page
-from addon.console.waiting import waiting_calls
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.versions import etag_of
 from addon.control.views import SessionView, TurnView, tools_view
+from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
 from addon.web.access import needs
 from addon.web.describe import PUBLIC, Group
@@ -116,6 +116,7 @@ async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Q
         {
             "calls": listed,
             "count": count,
+            "session": query.session,
             "longest": _LONGEST_APPROVAL,
             "may_decide": caller.allows("approve"),
             "may_always": caller.allows("admin"),

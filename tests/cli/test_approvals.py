@@ -35,3 +35,14 @@ def test_what_waits_for_nobody_is_named(cli: Cli, proxy: Proxy) -> None:
     for command in ("approve", "deny"):
         assert "it is not waiting for this decision" in cli(command, "call_1", status=1).stderr
         assert "there is no such call" in cli(command, "call_2", status=1).stderr
+
+
+def test_all_calls_are_denied(cli: Cli, proxy: Proxy) -> None:
+    for number in range(3):
+        proxy.capture(f"call_{number}", needs_approval=True)
+    assert "or --all" in cli("deny", status=2).stderr
+    assert "or --all" in cli("deny", "call_1", "--all", status=2).stderr
+    assert "go with --all" in cli("deny", "call_1", "--name", "x", status=2).stderr
+    assert cli("deny", "--all", "--name", "other").stdout == "0 calls denied\n"
+    denied = json.loads(cli("deny", "--all", "--session", "default", "--reason", "no", "--json").stdout)
+    assert denied == {"denied": ["call_0", "call_1", "call_2"]}

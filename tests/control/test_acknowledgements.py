@@ -50,6 +50,7 @@ ACKNOWLEDGED = [
     ("POST", "/v1/calls/waits/approve", {}, "decide"),
     ("DELETE", "/v1/sessions/default/always_approved/get_weather", None, "put_policy"),
     ("POST", "/v1/calls/waits/deny", {}, "decide"),
+    ("POST", "/v1/approvals/deny", {}, "decide"),
     ("POST", "/v1/calls/claim", {"session": "default", "names": ["get_weather"]}, "claim"),
     ("PATCH", "/v1/sessions/default", {"delivery": "loop"}, "put_policy"),
     ("PUT", "/v1/sessions/default/tools", {"tools": [WEATHER]}, "put_toolset"),

@@ -38,6 +38,7 @@ OPERATIONS = {
     ("post", "/v1/calls/{call_id}/approve"),
     ("delete", "/v1/sessions/{session}/always_approved/{name}"),
     ("post", "/v1/calls/{call_id}/deny"),
+    ("post", "/v1/approvals/deny"),
     ("get", "/v1/turns"),
     ("get", "/v1/turns/{turn_id}"),
     ("get", "/v1/requests"),

@@ -160,10 +160,13 @@ def test_a_tool_is_approved_for_good_until_that_is_taken_back(
         page.get_by_role("button", name="Ask again for get_weather").click()
         expect(page.get_by_role("button", name="Ask again for get_weather")).to_have_count(0)
         assert violations(page) == []
-        asked = pool.submit(chat.say, 'call get_weather {"city": "Rome"}')
-        page.goto(f"{proxy.control.url}/console/approvals")
-        card(page, watched).get_by_role("button", name="Deny", exact=True).click()
-        assert "denied" in asked.result(20)
+        asked = pool.submit(chat.say, 'call get_weather {"city": "Rome"} and call get_weather {"city": "Bonn"}')
+        page.goto(f"{proxy.control.url}/console/approvals?session={watched.name}")
+        page.get_by_text("Deny all 2").click()
+        page.get_by_label("Reason for the model (optional)").fill("not today")
+        page.get_by_role("button", name=f"Deny all that wait in session {watched.name}").click()
+        expect(page.get_by_text("No call waits for an approval.")).to_be_visible()
+        assert asked.result(20).count("not today") == 2
     assert gemini.errors == []
 
 

@@ -53,6 +53,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/calls/call_1/renew", {"worker": "w"}, {"worker"}),
     ("POST", "/v1/calls/call_1/approve", None, {"approve"}),
     ("POST", "/v1/calls/call_1/deny", {}, {"approve"}),
+    ("POST", "/v1/approvals/deny", {}, {"approve"}),
     ("DELETE", "/v1/sessions/mine/always_approved/get_weather", None, set()),
     ("GET", "/v1/turns?session=mine", None, {"read"}),
     ("GET", "/v1/turns/turn_call_1?session=mine", None, {"read"}),
@@ -144,6 +145,7 @@ async def test_a_token_does_what_its_scope_says_and_nothing_else(
         ("POST", "/v1/calls/call_o/approve", None, 404),
         ("POST", "/v1/calls/call_o/deny", {}, 404),
         ("DELETE", "/v1/sessions/other/always_approved/get_weather", None, 403),
+        ("POST", "/v1/approvals/deny", {"session": "other"}, 403),
         ("POST", "/v1/calls/call_o/renew", {"worker": "w"}, 404),
     ],
 )
@@ -177,8 +179,8 @@ async def test_each_operation_keeps_a_token_for_one_session_to_it(
     token = bearer(await make(client, "admin", session="mine"))
     before, last = await store.session("other"), await store.last_event_id()
     path = path.replace("mine", "other") + ("&session=other" if "?after" in path else "")
-    if path == "/v1/calls/claim":
-        body = CLAIM | {"session": "other"}
+    if path in ("/v1/calls/claim", "/v1/approvals/deny"):
+        body = {**body, "session": "other"}
     answer = await client.request(method, path, json=body, headers=token)
     assert answer.status_code in (403, 404), answer.text
     assert "get_weather" not in answer.text

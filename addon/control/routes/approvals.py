@@ -1,5 +1,7 @@
 """Approvals: decisions on calls of tools that need approval."""
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,10 +11,12 @@ from starlette.responses import Response
 from addon.control import views
 from addon.control.secrets import redaction_of
 from addon.control.versions import update_session
+from addon.control.waiting import waiting_calls
 from addon.web.access import needs
 from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.problems import Problem, storable_json
 from addon.web.routing import ApiDep, Body, CallerDep, reply
+from store.base import CallStateError, UnknownCall
 from store.models import Call, Policy, Session, SessionName
 
 router = Group("approvals")
@@ -37,6 +41,20 @@ class Denial(BaseModel):
     reason: str = Field("", max_length=1000, description="The reason, for the model.")
 
 
+class Denials(Denial):
+    session: SessionName | None = Field(None, description="Only calls of this session.")
+    name: str | None = Field(None, description="Only calls of this tool.")
+
+
+class Denied(BaseModel):
+    """`more`: others still wait; repeat the request."""
+
+    denied: list[str] = Field(description="The ids of the calls.")
+    more: bool
+
+
+_MOST_DENIED = 500
+"""Calls that one request denies."""
 _APPROVAL = Approval(args=None, always=False)
 _DENIAL = Denial(reason="")
 
@@ -60,6 +78,7 @@ async def approve_call(
     if args is not None and api.problems is not None:
         if problems := await api.problems(before.session, before.name, args):
             raise Problem(422, f"args: do not fit the parameters of {before.name}: {'; '.join(problems)}", field="args")
+    version = await _version(api, before) if approval.always else ""
     changed = None if args is None else "args"
     line = {
         "session": before.session,
@@ -72,16 +91,20 @@ async def approve_call(
         with storable_json():
             call = await api.store.decide(before.session, call_id, True, args=args)
         if approval.always:
-            await _approve_always(api, call)
+            await _approve_always(api, call, version)
     await api.store.sync()
     return reply(call)
 
 
-async def _approve_always(api: ApiDep, call: Call) -> None:
+async def _version(api: ApiDep, call: Call) -> str:
+    """Of the call's tool. Raises Problem (409)."""
     version = "" if api.tool_version is None else await api.tool_version(call.session, call.name)
     if not version:
         raise Problem(409, f"always: the session no longer has tools, so {call.name} cannot be approved for good")
+    return version
 
+
+async def _approve_always(api: ApiDep, call: Call, version: str) -> None:
     async def change(before: Session | None, at: int) -> Session:
         policy = before.policy if before else Policy()
         approved = {**(policy.always_approved or {}), call.name: version}
@@ -130,3 +153,38 @@ async def deny_call(
         api.metrics.count_ended(call.status)
     await api.store.sync()
     return reply(call)
+
+
+@router.post(
+    "/v1/approvals/deny",
+    summary="Deny all calls that wait for an approval",
+    responses=answers({"denied": ["call_5f0c"], "more": False}, Denied),
+    openapi_extra=body_example({"session": "default", "name": "delete_file", "reason": "not in production"}),
+)
+@needs("approve")
+async def deny_calls(api: ApiDep, caller: CallerDep, request: Request, denials: Annotated[Denials, Body()]) -> Response:
+    """Those of a session, of a tool, or all of them: the oldest 500. A call that is decided otherwise meanwhile stays
+    as it is. If the store fails, some are denied and the others still wait: repeat the request."""
+    reason = redaction_of(request).text(denials.reason)
+    found = [call async for call in _first(waiting_calls(api.store, denials.session, name=denials.name))]
+    denied: list[str] = []
+    for call in found[:_MOST_DENIED]:
+        with suppress(CallStateError, UnknownCall):
+            async with api.audit.action(
+                caller, "call.deny", session=call.session, call_id=call.call_id, tool=call.name
+            ):
+                after = await api.store.decide(call.session, call.call_id, False, reason=reason)
+            api.metrics.count_ended(after.status)
+            denied.append(call.call_id)
+    await api.store.sync()
+    return reply(Denied(denied=denied, more=len(found) > _MOST_DENIED))
+
+
+async def _first(calls: AsyncIterator[Call]) -> AsyncIterator[Call]:
+    """As many as one request denies, and one more if there are others."""
+    count = 0
+    async for call in calls:
+        yield call
+        count += 1
+        if count > _MOST_DENIED:
+            return

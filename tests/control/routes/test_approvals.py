@@ -4,6 +4,7 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp
+from addon.control.routes import approvals
 from addon.metrics import Metrics
 from store.base import Store
 from store.models import Policy, Status
@@ -167,3 +168,60 @@ async def test_a_denial_that_does_not_fit_changes_nothing(
     answer = await client.post(DENY, json=body)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
     assert await store.call("default", "c1") == waiting
+
+
+# --- all at once --------------------------------------------------------------------------------------------------
+
+
+async def test_all_that_wait_are_denied_of_a_session_or_a_tool(
+    client: httpx2.AsyncClient, store: Store, capture: Any, metrics: Metrics
+) -> None:
+    for number, (session, name) in enumerate([("a", "f"), ("a", "g"), ("b", "f"), ("b", "g")]):
+        await capture(f"c{number}", session=session, name=name, approval="waiting")
+    await capture("other", session="a", name="f")
+    for body, denied in (
+        ({"session": "a", "name": "g", "reason": "no"}, ["c1"]),
+        ({"name": "f"}, ["c0", "c2"]),
+        ({}, ["c3"]),
+        ({}, []),
+    ):
+        answer = await client.post("/v1/approvals/deny", json=body)
+        assert answer.json() == {"denied": denied, "more": False}
+    assert (await store.call("a", "c1")).error == "the call was denied: no"
+    assert (await store.call("a", "other")).status is Status.PENDING
+    assert b'toolgraft_calls_total{outcome="denied"} 4.0' in metrics.render()
+
+
+async def test_more_than_one_request_denies_are_left(
+    client: httpx2.AsyncClient, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "_MOST_DENIED", 2)
+    for number in range(3):
+        await capture(f"c{number}", approval="waiting")
+    assert (await client.post("/v1/approvals/deny", json={})).json() == {"denied": ["c0", "c1"], "more": True}
+    assert (await client.post("/v1/approvals/deny", json={})).json() == {"denied": ["c2"], "more": False}
+
+
+async def test_a_call_that_is_decided_meanwhile_stays_as_it_is(
+    client: httpx2.AsyncClient, store: Store, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = store.decide
+
+    async def overtaken(session: str, call_id: str, approved: bool, **more: Any) -> Any:
+        if call_id == "c0":
+            await decide(session, call_id, True)
+        return await decide(session, call_id, approved, **more)
+
+    for number in range(2):
+        await capture(f"c{number}", approval="waiting")
+    monkeypatch.setattr(store, "decide", overtaken)
+    assert (await client.post("/v1/approvals/deny", json={})).json() == {"denied": ["c1"], "more": False}
+    assert (await store.call("default", "c0")).approval == "approved"
+
+
+async def test_a_token_for_one_session_denies_only_there(client: httpx2.AsyncClient, capture: Any) -> None:
+    await capture("c0", session="mine", approval="waiting")
+    await capture("c1", session="other", approval="waiting")
+    made = (await client.post("/v1/tokens", json={"scopes": ["approve"], "session": "mine"})).json()
+    answer = await client.post("/v1/approvals/deny", json={}, headers={"Authorization": f"Bearer {made['token']}"})
+    assert answer.json() == {"denied": ["c0"], "more": False}

@@ -13,11 +13,11 @@ _PORTION = 16
 """Calls that are read before other tasks run: a call may be large."""
 
 
-async def waiting_calls(store: Store, session: str | None = None) -> AsyncIterator[Call]:
-    """Oldest first."""
+async def waiting_calls(store: Store, session: str | None = None, *, name: str | None = None) -> AsyncIterator[Call]:
+    """Oldest first. `name`: only calls of this tool."""
     cursor, looked_at = None, 0
     while looked_at < _MOST:
-        found = await store.calls(session=session, status=Status.PENDING, limit=_PORTION, cursor=cursor)
+        found = await store.calls(session=session, status=Status.PENDING, name=name, limit=_PORTION, cursor=cursor)
         for call in found.items:
             if call.approval == "waiting":
                 yield call
