@@ -32,6 +32,7 @@ WORKERS = 4
 CLIENTS = 6
 TURNS = 10
 SECONDS = 60.0
+KILLS = 15
 PATIENCE = 90.0
 """Seconds within which a request succeeds, however often it is sent again."""
 
@@ -150,7 +151,10 @@ def test_clients_of_other_processes_notice_nothing_and_no_tool_runs_twice(
         chats = [pool.submit(client.play, over) for client in clients]
         try:
             end = time.monotonic() + SECONDS
-            while time.monotonic() < end and not any(chat.done() for chat in chats):
+            latest = end + 3 * SECONDS  # a process takes some seconds to serve, and one must be left each time
+            while time.monotonic() < (end if len(killed) >= KILLS else latest) and not any(
+                chat.done() for chat in chats
+            ):
                 living = children(proxy)
                 serving = sorted({client.pid for client in clients if client.pid in living and client.pid})
                 if len(serving) > 1:
@@ -169,4 +173,4 @@ def test_clients_of_other_processes_notice_nothing_and_no_tool_runs_twice(
     print({**figures, "run twice": len(twice)})
     assert gemini.errors == []
     assert twice == [], "no tool that was begun runs again, finished or not: none is idempotent"
-    assert len(killed) >= SECONDS / 4, "a process takes some seconds to serve, and one must be left each time"
+    assert len(killed) >= KILLS

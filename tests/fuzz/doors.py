@@ -74,7 +74,8 @@ def _answer(shape: Shape, rng: random.Random, *, calls: bool, text: str) -> list
     documents = answer_of(shape, rng, calls=calls, text=text)
     if rng.random() < 0.3:
         *_, last = (one for one in documents if isinstance(one, dict))
-        last["candidates"][0] |= altered(_BESIDES, rng)
+        besides = altered(_BESIDES, rng)
+        last["candidates"][0] |= besides if isinstance(besides, dict) else {"besides": besides}
     return documents
 
 

@@ -95,6 +95,7 @@ class World:
         for found in (await self.store.sessions(limit=1000)).items:
             await self.store.delete_session(found.name)
         self.ids = {
+            "name": ["get_weather", "by_hand", "no_such_tool"],
             "session": SESSIONS,
             "call_id": [],
             "turn_id": [],
