@@ -301,7 +301,7 @@ def test_the_session_s_tools_are_run_beside_the_client_s_own(client: openai.Open
 def test_refusals_are_raised_as_openai_s_own(doors: Proxy, client: openai.OpenAI) -> None:
     ask = client.responses.create
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(model=MODEL, input="x", background=True)
+        ask(model=MODEL, input="x", background=True, store=False)
     assert (refused.value.param, refused.value.type) == ("background", "invalid_request_error")
     with pytest.raises(openai.BadRequestError, match="call_none") as refused:
         ask(model=MODEL, input=[{"type": "function_call_output", "call_id": "call_none", "output": "1"}])

@@ -156,8 +156,8 @@ def test_a_program_keeps_its_model_s_name_and_learns_what_is_ignored(strict: Gem
     proxy = Proxy(tmp_path, strict.url, environ=KEY, model_aliases="gpt-5=gemini-3-flash", lenient="on")
     try:
         with client_of(proxy) as client:
-            raw = client.responses.with_raw_response.create(model="gpt-5", input="What is 2+2?", background=True)
-            assert raw.headers["x-graft-ignored"] == "background"
+            raw = client.responses.with_raw_response.create(model="gpt-5", input="What is 2+2?", prompt={"id": "p"})
+            assert raw.headers["x-graft-ignored"] == "prompt"
             assert raw.parse().output_text == "2 + 2 = 4."
             assert "gpt-5" in [model.id for model in client.models.list()]
             assert client.models.retrieve("gpt-5").id == "gpt-5"
