@@ -313,6 +313,8 @@ def test_refusals_are_raised_as_openai_s_own(doors: Proxy, client: openai.OpenAI
     with pytest.raises(openai.AuthenticationError, match="bearer token"):
         client.with_options(api_key="wrong").responses.create(model=MODEL, input="x")
     with pytest.raises(openai.NotFoundError, match="unknown path"):
+        client.post("/responses/resp_none/no_such_path", cast_to=Response)
+    with pytest.raises(openai.NotFoundError, match="resp_none"):
         client.responses.cancel("resp_none")
     with pytest.raises(openai.BadRequestError, match="x-graft-session"):
         ask(model=MODEL, input="x", extra_headers={"x-graft-session": "a b"})
