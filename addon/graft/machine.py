@@ -112,7 +112,7 @@ class AnswerMachine:
         state.joined.resume(resumption.usage, resumption.meta)
         state.wire.resume(resumption.rounds, resumption.visible)
         effects: list[Effect] = []
-        if anew := [call for call, initial_state in calls if initial_state.repeats is None]:
+        if anew := [call for call, initial_state in calls if initial_state.repeats != call.call_id]:
             effects.append(state.journal.progress(anew))
         effects += self._writer.resume(self.exchange.target.framing, resumption.visible)
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]

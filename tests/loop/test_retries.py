@@ -14,6 +14,7 @@ from addon.graft.exchange import Reply
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
 from store.base import StoreUnavailable, TakeOverUnknown
+from store.models import Status
 from tests.contents import model, user
 from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed
 from tests.loop.retrying import ANSWER, STEP, hang_up, responses
@@ -88,6 +89,32 @@ async def test_a_retry_starts_anew_if_the_store_has_lost_a_call(sender: Proxy, m
     assert retry.text == "Wait. done"
     assert upstream.bodies[2] == upstream.bodies[0]
     assert responses(upstream.bodies[3]) == [{"result": "sent 2"}]
+
+
+async def test_a_call_that_gets_an_earlier_call_s_answer_when_its_round_is_continued_is_stored(
+    sender: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt's call is done. The second attempt made it once more, and broke off before it had the answer of
+    the first."""
+    upstream, take_over = sender.upstream(Scripted(STEP, BROKEN, ANSWER, ANSWER)), sender.store.take_over
+    await sender.ask("x")
+
+    async def with_another_call(*args: Any, **options: Any) -> Any:
+        found = await take_over(*args, **options)
+        assert found is not None
+        turn, (done,) = found
+        (step,) = turn.steps
+        other = {"call_id": "call_2", "status": Status.EXPIRED, "result": None, "error": "cancelled", "loop_id": None}
+        slots = [step.slots[0].model_copy(update={"call_id": "call_2"})]
+        steps = [step.model_copy(update={"slots": slots})]
+        return turn.model_copy(update={"steps": steps}), [done, done.model_copy(update=other)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sender.store, "take_over", with_another_call)
+        assert (await sender.ask("x")).text == "Wait. done"
+    assert sender.tools.begun == ["send"]
+    await sender.ask("x", model("Wait. done"), user("y"))
+    assert responses(upstream.bodies[-1]) == [{"result": "sent 1"}]
 
 
 @pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
