@@ -8,11 +8,10 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from addon.metrics import Metrics
 from addon.options import OPTIONS
 from addon.settings import Settings
 from store.factory import open_url
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "docs" / "tour.md"
@@ -201,12 +201,6 @@ def running(script: str, ready: str, folder: Path, environment: dict[str, str]) 
             process.wait(timeout=15)
 
 
-def free_port() -> str:
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tour's commands need curl")
 def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
@@ -219,7 +213,7 @@ def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    ports = {port: free_port() for port in ("9912", "8081", "8741")}
+    ports = {port: str(free_port()) for port in ("9912", "8081", "8741")}
     tour = re.sub("|".join(ports), lambda found: ports[found[0]], TOUR.read_text())
     blocks = BLOCK.findall(tour)
     gemini, proxy = (script.strip() for background, script, _ in blocks if background)

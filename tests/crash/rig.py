@@ -19,9 +19,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 from tests.crash import power, runs
 from tests.crash.endpoint import endpoint
-from tests.e2e.processes import ROOT, Process, environment, free_port
+from tests.e2e.processes import ROOT, Process, environment
 from tests.e2e.proxies import Proxy
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 from tests.store import servers
 
 Json = dict[str, Any]

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e import processes
 from tests.e2e.proxies import MCP_SERVER, MCP_STDIO, Proxy, Session, looping_proxy, mcp_file, new_session
 from tests.e2e.upstreams import Canned, Gemini
+from tests.ports import free_port
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # mitmproxy's filters call pyparsing by its old names
@@ -59,7 +60,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned
 def shared_looper(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned) -> Iterator[Proxy]:
     """As `shared`, with tools of its own: a Python file, and MCP servers under `local_` (stdio) and `web_` (HTTP)."""
     folder = tmp_path_factory.mktemp("looper")
-    port = processes.free_port()
+    port = free_port()
     server = processes.Process("MCP server", [sys.executable, MCP_SERVER, str(port)], processes.environment(folder))
     server.wait_for("running on")
     web = {"url": f"http://127.0.0.1:{port}/mcp", "prefix": "web_"}

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -29,12 +28,6 @@ def environment(home: Path, **more: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "LANG": "C.UTF-8",
     } | more
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def until[T](look: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:

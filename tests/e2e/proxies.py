@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx2
 
-from tests.e2e.processes import ROOT, Process, environment, free_port, mitmdump
+from tests.e2e.processes import ROOT, Process, environment, mitmdump
+from tests.ports import free_port
 
 Json = dict[str, Any]
 

@@ -12,9 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.processes import ROOT, Process, environment, free_port, mitmdump
+from tests.e2e.processes import ROOT, Process, environment, mitmdump
 from tests.e2e.proxies import DECLARATIONS, Proxy, Session, command, sets, user
 from tests.e2e.upstreams import END, Canned, answer, chunked
+from tests.ports import free_port
 
 Json = dict[str, Any]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import Process, environment, free_port
+from tests.e2e.processes import Process, environment
 from tests.e2e.proxies import MCP_SERVER, TOOLS, Control
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 
 CONFIG = """
 modes = ["regular@127.0.0.1:{regular}", "reverse:{upstream}@127.0.0.1:{reverse}"]

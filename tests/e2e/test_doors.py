@@ -16,11 +16,12 @@ import pytest
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from tests.e2e.processes import free_port, until
+from tests.e2e.processes import until
 from tests.e2e.proxies import TOOLS, Proxy, new_session
 from tests.e2e.test_recording import replay
 from tests.e2e.upstreams import END, Canned, Gemini, answer, chunk, chunked
 from tests.flows.recordings import flows_of
+from tests.ports import free_port
 
 Json = dict[str, Any]
 

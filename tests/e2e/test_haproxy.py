@@ -8,9 +8,10 @@ import httpx2
 import pytest
 
 from tests.e2e.chats import python
-from tests.e2e.processes import ROOT, Process, environment, free_port, until
+from tests.e2e.processes import ROOT, Process, environment, until
 from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, weather
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 from tests.store import servers
 
 pytestmark = pytest.mark.long

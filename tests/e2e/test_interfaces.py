@@ -7,9 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.processes import free_port, until
+from tests.e2e.processes import until
 from tests.e2e.proxies import DECLARATIONS, TOOLS, Proxy, ask, new_session, weather
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 
 Json = dict[str, Any]
 

@@ -9,9 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.processes import Process, environment, free_port
+from tests.e2e.processes import Process, environment
 from tests.e2e.proxies import MCP_SERVER, command, mcp_file, mode, sets, text_of, user
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 
 STDIO = {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"]}
 

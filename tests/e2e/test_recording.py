@@ -10,9 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.processes import ROOT, environment, free_port
+from tests.e2e.processes import ROOT, environment
 from tests.e2e.proxies import DECLARATIONS, Proxy, command, mode, sets, text_of, user, weather
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 
 Json = dict[str, Any]
 PATH = "/v1beta/models/gemini-3-flash-preview"

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.processes import until
 from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, model, sse, text_of, user, weather
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 from tests.store import servers
 
 Json = dict[str, Any]
@@ -100,7 +101,7 @@ def test_a_loop_streams_and_its_chat_goes_on_at_the_other_proxy_after_a_restart(
 def test_a_store_that_is_gone_is_said_and_the_proxy_serves_again_once_it_is_back(
     tmp_path: Path, strict: Gemini, gemini: Gemini
 ) -> None:
-    port = servers.free_port()
+    port = free_port()
     with servers.running(servers.program_under_test(), port=port):
         proxy = Proxy(tmp_path, strict.url, store=f"redis://127.0.0.1:{port}")
         proxy.control.session("one").tools()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import environment, free_port, live, until
+from tests.e2e.processes import environment, live, until
 from tests.e2e.proxies import MCP_SERVER, TOOLS, Proxy, command, sets
 from tests.e2e.terminals import Terminal
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 
 _SPINNER = re.compile(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] ([^\r\x1b]*)")
 

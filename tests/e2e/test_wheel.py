@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import ROOT, free_port
+from tests.e2e.processes import ROOT
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 _SET_UP = 300  # seconds

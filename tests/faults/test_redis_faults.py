@@ -25,6 +25,7 @@ from store.factory import open_url
 from store.models import Call, Status
 from tests.contents import model, user
 from tests.loop.conftest import Proxy
+from tests.ports import free_port
 from tests.store import servers
 from tests.store.records import a_call, a_turn
 from tests.store.routes import Route
@@ -256,7 +257,7 @@ async def test_a_server_that_is_stopped_for_five_seconds() -> None:
 )
 async def test_a_server_that_ends_and_is_started_with_its_log(how: signal.Signals, fsync: str, tmp_path: Path) -> None:
     """The machine goes on, so what the server wrote without flushing is in its file."""
-    port, program = servers.free_port(), servers.program_under_test()
+    port, program = free_port(), servers.program_under_test()
     with ExitStack() as stack:
 
         async def fault() -> None:

@@ -11,8 +11,9 @@ import httpx2
 import pytest
 
 from addon.hooks.stdout import steady
-from tests.e2e.processes import TIMEOUT, environment, free_port, until
+from tests.e2e.processes import TIMEOUT, environment, until
 from tests.e2e.proxies import command, sets
+from tests.ports import free_port
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from addon.hooks.compose import Toolgraft, build_addons
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.runtime import Runtime
 from store.models import Toolset
-from tests.e2e.processes import free_port
 from tests.loop.conftest import until
+from tests.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 

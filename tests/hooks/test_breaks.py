@@ -12,9 +12,9 @@ import pytest
 from mitmproxy import http
 from mitmproxy.certs import CertStore
 
-from tests.e2e.processes import free_port
 from tests.hooks.proxied import Proxied, read_message, serving
 from tests.hooks.test_untouched_streams import ASKED, EVENTS, FIRST
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

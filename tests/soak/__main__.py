@@ -15,9 +15,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.processes import free_port
 from tests.e2e.proxies import Proxy, looping_proxy
 from tests.e2e.upstreams import Gemini
+from tests.ports import free_port
 from tests.soak.slopes import LIMITS, PER, Sample, findings
 from tests.soak.traffic import Traffic
 

@@ -17,6 +17,7 @@ import hiredis
 import pytest
 
 from store.backends.redis import RedisStore
+from tests.ports import free_port
 
 REQUIRED = "TOOLGRAFT_REQUIRE_REDIS"
 """An environment variable: a missing server is a failure instead of a skip."""
@@ -38,13 +39,6 @@ def need(program: str) -> str:
     if os.environ.get(REQUIRED):
         pytest.fail(f"{program} is not installed, and {REQUIRED} is set")
     pytest.skip(f"{program} is not installed")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

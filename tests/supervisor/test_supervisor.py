@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.processes import Process, environment, free_port, until
+from tests.e2e.processes import Process, environment, until
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.e2e,

@@ -13,6 +13,7 @@ from store.backends.redis import RedisStore
 from store.base import CursorLost, OutcomeUnknown, StoreUnavailable, StoreUnusable, TakeOverUnknown
 from store.factory import open_url
 from store.models import Call, Policy, Response, Status, Toolset, UndeliveredAnswer
+from tests.ports import free_port
 from tests.store import servers
 from tests.store.records import SOON, WORKERS, a_call, a_turn, revision_of, save, turns_of_the_loop, types
 
@@ -224,7 +225,7 @@ def _and_set(event: asyncio.Event, run: Callable[..., Awaitable[Any]]) -> Callab
 
 
 async def test_a_server_that_was_restarted_empty_has_another_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = servers.free_port()
+    port = free_port()
     with servers.running(servers.program_under_test(), port=port):
         store = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
         assert isinstance(store, RedisStore)
@@ -256,7 +257,7 @@ async def test_a_server_that_was_restarted_empty_has_another_epoch(monkeypatch: 
 
 
 async def test_waiters_wake_after_a_change_of_the_server_whose_clock_is_behind() -> None:
-    port = servers.free_port()
+    port = free_port()
     with servers.running(servers.program_under_test(), port=port):
         store, other = (open_url(f"redis://127.0.0.1:{port}", ttl=1000.0) for _ in range(2))
         assert isinstance(store, RedisStore)
@@ -355,7 +356,7 @@ async def test_a_store_that_cannot_be_reached_or_that_refuses_says_so_without_th
 ) -> None:
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
     with servers.running(servers.program_under_test(), "--requirepass", "other") as port:
-        for refused in (port, servers.free_port()):
+        for refused in (port, free_port()):
             with pytest.raises(StoreUnusable) as error:
                 await open_url(f"redis://127.0.0.1:{refused}", ttl=60).open()
             assert str(refused) in str(error.value)

@@ -11,6 +11,7 @@ from store.backends._redis_wire import Wire
 from store.base import StoreUnusable
 from store.factory import open_url
 from store.models import Policy
+from tests.ports import free_port
 from tests.store import servers
 
 
@@ -37,7 +38,7 @@ async def test_a_connection_with_tls_checks_the_server_and_names_a_user(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
-    port, certificate = servers.free_port(), config.with_name("ca.pem")
+    port, certificate = free_port(), config.with_name("ca.pem")
     with servers.running(servers.program_under_test(), str(config), options_first=True, port=port, tls=True):
         url = f"rediss://me@127.0.0.1:{port}/0?prefix=mine"
         store = open_url(f"{url}&ca={certificate}", ttl=60)
@@ -57,7 +58,7 @@ async def test_a_server_whose_certificate_has_another_name_is_refused(
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
     rest = f"?prefix=mine&ca={config.with_name('ca.pem')}"
     with servers.running(
-        servers.program_under_test(), str(config), options_first=True, port=servers.free_port(), tls=True
+        servers.program_under_test(), str(config), options_first=True, port=free_port(), tls=True
     ) as port:
         with pytest.raises(StoreUnusable, match=r"CERTIFICATE_VERIFY_FAILED.*'localhost'"):
             await open_url(f"rediss://me@localhost:{port}{rest}", ttl=60).open()
@@ -72,9 +73,9 @@ async def test_a_cluster_is_asked_over_tls_by_a_user_with_few_rights(
     monkeypatch.setenv("TOOLGRAFT_REDIS_PASSWORD", "s3cr3t")
     certificate = config.with_name("ca.pem")
     options = [str(config), "--cluster-enabled", "yes", "--tls-cluster", "yes"]
-    options += ["--cluster-port", str(servers.free_port())]
+    options += ["--cluster-port", str(free_port())]
     with servers.running(
-        servers.program_under_test(), *options, options_first=True, port=servers.free_port(), tls=True
+        servers.program_under_test(), *options, options_first=True, port=free_port(), tls=True
     ) as port:
         context = ssl.create_default_context(cafile=certificate)
         wire = await Wire.open("127.0.0.1", port, ("AUTH", "me", "s3cr3t"), tls=context)
