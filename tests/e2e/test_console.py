@@ -234,6 +234,28 @@ def test_what_is_typed_stays_when_something_changes(
     assert first.result(20)
 
 
+def test_what_is_typed_stays_when_an_earlier_refresh_arrives(
+    proxy: Proxy, watched: Session, page: Page, pool: ThreadPoolExecutor
+) -> None:
+    asked = pool.submit(ask, proxy, watched, 'call get_weather {"city": "Oslo"}')
+    reason = card(page, watched).get_by_label("Reason for the model")
+    expect(reason).to_be_visible()
+    routes: list[Any] = []
+    page.route("**/console/parts/approvals*", lambda route: routes.append(route))
+    with page.expect_request("**/console/parts/approvals*"):
+        page.evaluate("htmx.trigger('#changes', 'approvals')")
+    reason.fill("half a sen")
+    with page.expect_response("**/console/parts/approvals*"):
+        for route in routes:
+            route.continue_()
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(reason).to_have_value("half a sen")
+    page.unroute("**/console/parts/approvals*")
+    for one in watched.calls(status="pending"):
+        proxy.control.ask("POST", f"/v1/calls/{one['call_id']}/deny")
+    assert asked.result(20)
+
+
 def test_tools_are_edited_and_a_mistake_is_named(proxy: Proxy, session: Session, page: Page) -> None:
     page.goto(f"{proxy.control.url}/console/tools?session={session.name}")
     editor = page.get_by_label("The session's own tools, as JSON")

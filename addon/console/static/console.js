@@ -132,12 +132,22 @@ document.addEventListener("htmx:config:request", (event) => {
   Object.assign(event.detail.ctx.request.headers, headers());
 });
 
+const isInUse = (element) => {
+  const focused = document.activeElement;
+  return (element.contains(focused) && focused.matches("input, textarea, select")) || isEdited(element);
+};
+
 document.addEventListener("htmx:before:request", (event) => {
   // What nobody sees is fetched when it is seen, and nobody's input is replaced while it is typed.
   const element = event.target;
   if (element.dataset?.refresh === undefined) return;
-  const typing = element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
-  if (document.hidden || typing || isEdited(element)) event.preventDefault();
+  if (document.hidden || isInUse(element)) event.preventDefault();
+});
+
+document.addEventListener("htmx:before:swap", (event) => {
+  // Somebody may have begun to type since the request.
+  const element = event.target;
+  if (element.dataset?.refresh !== undefined && isInUse(element)) event.preventDefault();
 });
 
 document.addEventListener("htmx:after:request", async (event) => {
