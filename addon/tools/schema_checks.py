@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from addon.tools.arguments import check_text, schema_problem
@@ -29,6 +29,7 @@ class SchemaChecks:
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(_PROCESSES)
         self._idle: list[asyncio.subprocess.Process] = []
+        self._changing: set[asyncio.Task[Any]] = set()  # starts and ends of processes, which nobody cancels
 
     def quick_problems(self, schema: Mapping[str, Any], value: Any) -> list[str] | None:
         """The result of `problems` if the check is certainly quick, else None. Never raises."""
@@ -63,20 +64,23 @@ class SchemaChecks:
             return f"it could not be read{e}"
 
     async def close(self) -> None:
-        """End the idle processes."""
-        while self._idle:
-            await _kill(self._idle.pop())
+        """End the idle processes, and wait for those that end already."""
+        while self._idle or self._changing:
+            for process in self._idle:
+                self._change(_end(process))
+            self._idle.clear()
+            await asyncio.wait(self._changing)
 
     async def _ask_process(self, schema: str, value: str | None, seconds: float) -> Any:
         """Ask a process. Raises _NoAnswer."""
         line = json.dumps((seconds, schema, value)).encode() + b"\n"
         try:
             async with asyncio.timeout(seconds), self._slots:
-                process = self._idle.pop() if self._idle else await _start_process()
+                process = self._idle.pop() if self._idle else await self._start()
                 try:
                     answer = await _exchange(process, line)
                 except BaseException:
-                    await _kill(process)
+                    await asyncio.shield(self._change(_end(process)))
                     raise
                 self._idle.append(process)
                 return answer
@@ -84,6 +88,25 @@ class SchemaChecks:
             raise _NoAnswer(f" within {seconds:g} s") from None
         except (OSError, ValueError):  # it did not start, or ended, for example at its memory limit
             raise _NoAnswer("") from None
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        starting = self._change(_start_process())
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(self._keep)
+            raise
+
+    def _keep(self, started: "asyncio.Task[asyncio.subprocess.Process]") -> None:
+        """For the next check: who started it has gone."""
+        if not started.cancelled() and started.exception() is None:
+            self._idle.append(started.result())
+
+    def _change[T](self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+        return task
 
 
 class _NoAnswer(Exception):
@@ -125,7 +148,7 @@ async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> Any:
     return json.loads(await process.stdout.readline())
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await process.wait()

@@ -90,15 +90,62 @@ async def test_a_value_that_cannot_be_encoded_does_not_fit(checks: SchemaChecks,
     assert "cannot be checked" in (await checks.problems({}, value))[0]
 
 
-async def test_a_check_that_is_cancelled_leaves_no_process_behind(checks: SchemaChecks, until: Until) -> None:
-    schema, value = ENDLESS["pattern"]
+@pytest.fixture
+async def endless(checks: SchemaChecks, until: Until) -> tuple["asyncio.Task[Any]", asyncio.subprocess.Process]:
+    """A check without an end, and its process."""
     assert await checks.problems(of({"pattern": "^b"}), {"a": "b"}) == []
     (process,) = checks._idle
-    task = asyncio.ensure_future(checks.problems(schema, value))
+    task = asyncio.ensure_future(checks.problems(*ENDLESS["pattern"]))
     await until(lambda: not checks._idle)
+    return task, process
+
+
+async def test_a_check_that_is_cancelled_leaves_no_process_behind(
+    endless: tuple["asyncio.Task[Any]", asyncio.subprocess.Process],
+) -> None:
+    task, process = endless
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert process.returncode is not None
+
+
+async def test_a_check_that_is_cancelled_once_more_leaves_no_process_behind_either(
+    checks: SchemaChecks, endless: tuple["asyncio.Task[Any]", asyncio.subprocess.Process]
+) -> None:
+    task, process = endless
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await checks.close()
+    assert process.returncode is not None
+
+
+async def test_a_check_that_is_cancelled_while_its_process_starts_leaves_that_to_the_next(
+    checks: SchemaChecks, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = list[asyncio.subprocess.Process](), schema_checks._start_process
+    go_on = asyncio.Event()
+
+    async def slow() -> asyncio.subprocess.Process:
+        await go_on.wait()
+        started.append(await start())
+        return started[-1]
+
+    monkeypatch.setattr(schema_checks, "_start_process", slow)
+    task = asyncio.ensure_future(checks.problems(of({"pattern": "^b"}), {"a": "b"}))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert task.done()
+    go_on.set()
+    await until(lambda: bool(checks._idle))
+    assert await checks.problems(of({"pattern": "^b"}), {"a": "b"}) == []
+    await checks.close()
+    (process,) = started
     assert process.returncode is not None
 
 
