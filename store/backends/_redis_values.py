@@ -22,6 +22,27 @@ _WORDS = (
     b'{"config":,"tools":,"args":{"error":"failed","denied","expired","cancelled","running","worker","lease_until":"'
     b'"steps":1,"visible":1,"rounds":1,"meta":{"responseId":"modelVersion":"gemini-2.5-flash"},"progress":{'
     b'"response_id":"resp_","previous":null,"conversation":null,"calls":{"items":[{"type":"message","output":['
+    b'"owner":"loop","released":true,"status":"running","status":"failed","error":"","delivery":"loop","delivered":true,'
+    b'"approval":"approved",'
+    b'{"v":1,"turn_id":"turn_","session":"default","visible":[{"text":"Tool call completed: get_ [turn_"}],"steps":[{'
+    b'"content":{"role":"model","parts":[{"functionCall":{"id":"","name":"get_","args":{}},"thoughtSignature":"","text":"}'
+    b']},"slots":[{"name":"","call_id":"call_"}]}],"delivery":"placeholder","user_key":"","chain":"","pair":"","delivered":fa'
+    b'lse,"bound":true,"model":"gemini-3-flash-preview","surface":"developer","usage":[{"promptTokenCount":1,"candidates'
+    b'TokenCount":1,"totalTokenCount":1}],"request_key":"","proxy_id":null,"broke_off":null,"progress":null,"created_at":17'
+    b'{"v":1,"call_id":"call_","session":"default","name":"get_","args":{},"asked_args":null,"status":"done",'
+    b'"owner":"hand","released":false,"redeliver":false,"proxy_id":null,"result":{"error":null,"media":[],'
+    b'"turn_id":"turn_"},"asked_args":null,"status":"pending","owner":"hand","released":false,"redeliver":false,'
+    b'"proxy_id":null,"result":null,"error":null,"media":[],"turn_id":"turn_","gemini_id":null,'
+    b'"model":"gemini-3-flash-preview","surface":"developer","round":0,"index":0,"approval":null,"worker":null,'
+    b'"lease_until":null,"loop_id":null,"attempts":0,"started_at":null,"created_at":1795,"updated_at":1795'
+)
+"""What records often contain, the most frequent last. It is a part of the format: without these very bytes no record
+can be read."""
+
+_FORMER_WORDS = (
+    b'{"config":,"tools":,"args":{"error":"failed","denied","expired","cancelled","running","worker","lease_until":"'
+    b'"steps":1,"visible":1,"rounds":1,"meta":{"responseId":"modelVersion":"gemini-2.5-flash"},"progress":{'
+    b'"response_id":"resp_","previous":null,"conversation":null,"calls":{"items":[{"type":"message","output":['
     b'{"v":1,"call_id":"call_","session":"default","name":"get_","args":{},"status":"done","owner":"hand","released":fal'
     b'se,"redeliver":false,"proxy_id":null,"result":{"error":null,"turn_id":"turn_","gemini_id":null,"model":"gemini-3-f'
     b'lash-preview","surface":"developer","round":0,"index":0,"approval":null,"worker":null,"lease_until":null,"loop_id":'
@@ -32,7 +53,10 @@ _WORDS = (
     b'lse,"bound":true,"model":"gemini-3-flash-preview","surface":"developer","usage":[{"promptTokenCount":1,"candidates'
     b'TokenCount":1,"totalTokenCount":1}],"request_key":"","proxy_id":null,"broke_off":null,"progress":null,"created_at":17'
 )
-"""What records often contain. It is a part of the format: without these very bytes no record can be read."""
+"""Before calls had attempts and media. Records compressed with these are still read."""
+
+_WORDS_BY_ID = {zlib.adler32(words).to_bytes(4): words for words in (_WORDS, _FORMER_WORDS)}
+"""By the id that zlib gives them, at bytes 2 to 6 of what was compressed with them."""
 
 
 def new_stamp() -> bytes:
@@ -73,7 +97,8 @@ def text_of(body: bytes) -> str:
     try:
         if not body.startswith(_COMPRESSED):
             return body.decode()
-        unpacker = zlib.decompressobj(zdict=_WORDS)  # which a record may not need
+        words = _WORDS_BY_ID.get(body[2:6], _WORDS)  # which a record may not need
+        unpacker = zlib.decompressobj(zdict=words)
         data = unpacker.decompress(body)
         return data.decode() if unpacker.eof else ""
     except (zlib.error, UnicodeDecodeError):
