@@ -47,8 +47,8 @@ def answer_with_call(number: int) -> dict[str, Any]:
 RESULT = {"city": "Göteborg", "celsius": 4.5, "wind": {"speed": 7, "from": "NW"}, "note": "Rain later. " * 20}
 
 
-async def capture(store: Store, session: str, count: int, *, answered: bool) -> list[Captured]:
-    """Put the toolset, and have `count` calls captured."""
+async def capture(store: Store, session: str, count: int, *, answered: bool, delivered: bool = False) -> list[Captured]:
+    """Put the toolset, and have `count` calls captured. `delivered`: the client has their answers."""
     await store.put_toolset(session, Toolset(declarations=TOOLS, tool_config=TOOL_CONFIG))
     grafter = Grafter(store, Settings(session=session), Metrics())
     target = match_path("POST", PATH)
@@ -61,8 +61,11 @@ async def capture(store: Store, session: str, count: int, *, answered: bool) -> 
         outcome = await grafter.request(target, config, body)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
-        answer = await Capture(grafter, outcome.exchange, "application/json").whole(_encode(answer_with_call(number)))
+        captured = Capture(grafter, outcome.exchange, "application/json")
+        answer = await captured.whole(_encode(answer_with_call(number)))
         assert isinstance(answer, bytes)
+        if delivered:
+            await captured.settle(True)
         texts.append(msgspec.json.decode(answer)["candidates"][0]["content"]["parts"][0]["text"])
     calls: list[Call] = []
     cursor: str | None = None

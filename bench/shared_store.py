@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +20,7 @@ from addon.settings import Settings
 from bench.calls import TOOLS
 from bench.conversations import bodies, text_kind
 from bench.load import Clients, head
-from bench.measure import PATH, Effort, compare, main
+from bench.measure import CLIENTS, PATH, Effort, compare, main
 from bench.processes import Process, Side, free_port, grafted, upstream
 from bench.proxy import TEXT_2K, TOOLSET
 from bench.report import Row, at_least, at_most
@@ -55,7 +55,7 @@ async def table(effort: Effort) -> list[Row]:
         rows += await _processes(effort, port, f"{url}?prefix=processes")
         rows.append(await _wake(effort, port, f"{url}?prefix=wake"))
     with server() as url:
-        rows.append(await _memory(effort, url))
+        rows += await _memory(effort, url)
     return rows
 
 
@@ -130,7 +130,39 @@ async def _processes(effort: Effort, port: int, url: str) -> list[Row]:
             pair = await compare(effort, (one, two), TEXT_2K, path=path)
             what = f"two processes against one, requests for each second of their CPU: {name}"
             rows.append(at_least(what, 0.9, pair.cpu, f"rates: {pair.rates.partition(';')[0]}"))
+        with grafted(port, None, f"graft_store={url}-apart", f"graft_tools={TOOLS}") as another:
+            what = "the same of two proxies with a store each, and half of the clients each: 2 KB"
+            rows.append(at_least(what, None, await _independent(effort, one, (one, another))))
     return rows
+
+
+async def _independent(effort: Effort, alone: Side, together: Sequence[Side]) -> float:
+    """Requests for each second of CPU, of proxies that are loaded together, against one that has all clients. They take
+    turns on one core, so each finds the processor's caches full of the other's data."""
+    loads: list[list[tuple[Side, Clients]]] = []
+    for sides in ([alone], together):
+        each = CLIENTS // len(sides)
+        made = [
+            await Clients.connect(
+                side.port, head(side.port, PATH), [bodies(TEXT_2K, n + at * each, cold=False) for n in range(each)]
+            )
+            for at, side in enumerate(sides)
+        ]
+        loads.append(list(zip(sides, made, strict=True)))
+    for _, clients in (*loads[0], *loads[1]):
+        await clients.run(requests=2 * CLIENTS)
+    ratios = []
+    for number in range(effort.rounds):
+        costs = [0.0, 0.0]
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            before = sum(side.process.cpu for side, _ in loads[which])
+            results = await asyncio.gather(*(clients.run(seconds=effort.seconds) for _, clients in loads[which]))
+            spent = sum(side.process.cpu for side, _ in loads[which]) - before
+            costs[which] = spent / sum(len(one.latencies) for one in results)
+        ratios.append(costs[0] / costs[1] if costs[1] else 1.0)
+    for _, clients in (*loads[0], *loads[1]):
+        clients.close()
+    return median(ratios)
 
 
 async def _wake(effort: Effort, port: int, url: str) -> Row:
@@ -172,19 +204,26 @@ async def _post(side: Side, path: str, contents: list[object]) -> object:
         writer.close()
 
 
-async def _memory(effort: Effort, url: str) -> Row:
-    """Turns as the proxy stores them: a call with its signature, and a result; together one kilobyte of JSON."""
+async def _memory(effort: Effort, url: str) -> list[Row]:
+    """Turns as the proxy stores them: a call with its signature, and a result; together one kilobyte of JSON. What a
+    turn takes more once its client has the answer is in its events, of which a session keeps the last 10,000."""
     count = max(50, round(_TURNS * effort.seconds))
     store = open_url(url, ttl=Settings().ttl)
     await store.open()
     await capture(store, "first", 50, answered=True)  # with what is made once
     client = redis.Redis.from_url(url)
-    before = client.info("memory")["used_memory"]
-    await capture(store, "second", count, answered=True)
-    each = (client.info("memory")["used_memory"] - before) / count / 1024
+    rows = []
+    for session, delivered, what, limit in (
+        ("second", False, "memory of Redis for a turn with a call of 1 KB", 4),
+        ("third", True, "the same once the client has the answer", None),
+    ):
+        before = client.info("memory")["used_memory"]
+        await capture(store, session, count, answered=True, delivered=delivered)
+        each = (client.info("memory")["used_memory"] - before) / count / 1024
+        rows.append(at_most(what, limit, each, "KB", f"{count} turns"))
     client.close()
     await store.close()
-    return at_most("memory of Redis for a turn with a call of 1 KB", 4, each, "KB", f"{count} turns")
+    return rows
 
 
 if __name__ == "__main__":
