@@ -110,6 +110,12 @@ OPTIONS: tuple[Option, ...] = (
         "limit fails, and the model is told why.",
     ),
     Option(
+        "graft_max_media",
+        str,
+        "10485760",
+        "How many bytes the images, sounds and files of one result may have together, decoded (0 or more).",
+    ),
+    Option(
         "graft_max_answer",
         str,
         "67108864",
@@ -270,6 +276,13 @@ OPTIONS: tuple[Option, ...] = (
         "How many bytes of chats and sessions the proxy remembers, so that later requests take less time (1048576 or "
         "more). What was used least recently is forgotten.",
     ),
+    Option(
+        "graft_keep_requests",
+        str,
+        "100",
+        "The bodies of how many requests are kept in memory, for the console and `toolgraft requests` (0 to 10000): as "
+        "the client sent them, and as they went upstream. All together take at most 64 MiB.",
+    ),
     Option("graft_ttl", str, "604800", "How many seconds records are kept (60 or more)."),
     Option(
         "graft_on_store_error",
@@ -294,7 +307,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "graft_max_line",
         str,
-        "4194304",
+        "16777216",
         "How many bytes a message of an MCP server may have (1024 or more). A longer one ends its connection.",
     ),
     Option(

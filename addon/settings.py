@@ -92,6 +92,7 @@ class Settings(BaseModel):
     parallel: Annotated[int, Field(ge=1, le=64)] = 8
     max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
     max_args: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    max_media: Annotated[int, Field(ge=0)] = 10 * 1024 * 1024
     max_answer: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     max_event: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30.0
@@ -119,10 +120,11 @@ class Settings(BaseModel):
     state: Path = Field(default_factory=state_folder)
     ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
     cache_bytes: Annotated[int, Field(ge=1024 * 1024)] = DEFAULT_LIMIT
+    keep_requests: Annotated[int, Field(ge=0, le=10_000)] = 100
     on_store_error: Literal["fail", "pass"] = "fail"
     max_tools: Annotated[int, Field(ge=1, le=100_000)] = 1000
     max_tool: Annotated[int, Field(ge=1024)] = 262_144
-    max_line: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    max_line: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
     max_connections: Annotated[int, Field(ge=8)] = 4096
     max_headers: Annotated[int, Field(ge=1024)] = 65536
     header_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 10.0
@@ -315,12 +317,14 @@ _EXPECTED = {
     "header_timeout": "a number of seconds, more than 0 and at most 3600",
     "max_body": "a number of bytes, 1024 or more",
     "cache_bytes": "a number of bytes, 1048576 or more",
+    "keep_requests": "a number from 0 to 10000",
     "ttl": "a number of seconds, 60 or more",
     "pending_timeout": "a number of seconds from 0 to 3600",
     "max_rounds": "a number from 1 to 100",
     "parallel": "a number from 1 to 64",
     "max_calls": "a number from 1 to 10000",
     "max_args": "a number of bytes, 1024 or more",
+    "max_media": "a number of bytes, 0 or more",
     "max_answer": "a number of bytes, 1024 or more",
     "max_event": "a number of bytes, 1024 or more",
     "tool_timeout": "a number of seconds, more than 0 and at most 3600",

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from bench import (
     agent,
+    call_lists,
     connect,
     console,
     control,
@@ -29,4 +30,4 @@ def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
 
 if __name__ == "__main__":
     short = _named(proxy, agent, connect, stream, loop, doors, store, control, console, memory, shared_store)
-    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, large_redis, scale)))
+    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, large_redis, scale, call_lists)))

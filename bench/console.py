@@ -1,4 +1,5 @@
-"""The console open in three tabs, beside clients: what their streams and the parts that they fetch take.
+"""The console open in three tabs, and three readers of request events, beside clients: what their streams and the parts
+that tabs fetch take.
 
 A tab does what `console.js` does: it follows `/console/changes`, and fetches what a message names.
 """
@@ -6,7 +7,8 @@ A tab does what `console.js` does: it follows `/console/changes`, and fetches wh
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 from bench.calls import TOOLS
 from bench.conversations import bodies
@@ -16,6 +18,8 @@ from bench.processes import Side, grafted, upstream
 from bench.proxy import TEXT_2K
 from bench.report import Row, at_most
 
+_EVENTS = 3
+"""Readers of request events."""
 _TABS = {"live": ("requests", "live"), "calls": ("calls",), "turns": ("turns",)}
 """The pages, and the messages after which each fetches its part."""
 
@@ -23,47 +27,76 @@ _TABS = {"live": ("requests", "live"), "calls": ("calls",), "turns": ("turns",)}
 async def table(effort: Effort) -> list[Row]:
     effort = effort.longer(3)
     with upstream() as port, grafted(port, None, f"graft_tools={TOOLS}") as side:
+        loop = f"{PATH}?loop=noop"
         return [
-            await _loss(effort, side, "the console in three tabs: loss of throughput, 2 KB", PATH, cold=False),
-            await _loss(effort, side, "the same, every request a loop with a call", f"{PATH}?loop=noop", cold=True),
+            await _loss(effort, side, Tabs, "the console in three tabs: loss of throughput, 2 KB", PATH, cold=False),
+            await _loss(effort, side, Tabs, "the same, every request a loop with a call", loop, cold=True),
+            await _loss(
+                effort, side, EventReaders, "three readers of request events: loss, each a loop", loop, cold=True
+            ),
         ]
 
 
-async def _loss(effort: Effort, side: Side, what: str, path: str, *, cold: bool) -> Row:
+async def _loss(effort: Effort, side: Side, visitors: "type[Visitors]", what: str, path: str, *, cold: bool) -> Row:
     made = [bodies(TEXT_2K, n, cold=cold) for n in range(CLIENTS)]
     clients = await Clients.connect(side.port, head(side.port, path), made)
-    tabs = Tabs(side)
+    beside = visitors(side)
     await clients.run(requests=2 * CLIENTS)
 
     async def alone() -> Result:
         return await clients.run(seconds=effort.seconds)
 
     async def together() -> Result:
-        async with tabs.open():
+        async with beside.open():
             return await clients.run(seconds=effort.seconds)
 
     pair = await alternate(effort, (side, side), (alone, together))
     clients.close()
-    detail = f"{pair.rates}; {tabs.fetched} parts fetched"
+    detail = f"{pair.rates}; {beside.fetched} {beside.unit}"
     return at_most(what, 3, 100 * (1 - pair.rate), "%", detail, digits=1)
 
 
-class Tabs:
+class Visitors:
+    """What the control API serves meanwhile. `fetched`: how much it has, in `unit`."""
+
+    unit = ""
+
     def __init__(self, side: Side) -> None:
         self._port = side.control
         self.fetched = 0
 
+    def visits(self) -> list[Coroutine[Any, Any, None]]:
+        raise NotImplementedError
+
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        tabs = [asyncio.ensure_future(self._tab(page, kinds)) for page, kinds in _TABS.items()]
+        visits = [asyncio.ensure_future(visit) for visit in self.visits()]
         try:
             yield
         finally:
-            for tab in tabs:
-                tab.cancel()
-            outcomes = await asyncio.gather(*tabs, return_exceptions=True)
+            for visit in visits:
+                visit.cancel()
+            outcomes = await asyncio.gather(*visits, return_exceptions=True)
             if errors := [one for one in outcomes if not isinstance(one, asyncio.CancelledError)]:
-                raise RuntimeError(f"a tab ended: {errors[0]!r}")
+                raise RuntimeError(f"a visit ended: {errors[0]!r}")
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    def _get(self, writer: asyncio.StreamWriter, path: str) -> None:
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n\r\n".encode())
+
+
+class Tabs(Visitors):
+    unit = "parts fetched"
+
+    def visits(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._tab(page, kinds) for page, kinds in _TABS.items()]
 
     async def _tab(self, page: str, kinds: tuple[str, ...]) -> None:
         async with self._connected() as (events, stream), self._connected() as (reader, writer):
@@ -82,16 +115,19 @@ class Tabs:
                     await reader.readexactly(length_of(answer))
                     self.fetched += 1
 
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
 
-    def _get(self, writer: asyncio.StreamWriter, path: str) -> None:
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{self._port}\r\n\r\n".encode())
+class EventReaders(Visitors):
+    unit = "events read"
+
+    def visits(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._read() for _ in range(_EVENTS)]
+
+    async def _read(self) -> None:
+        async with self._connected() as (events, stream):
+            self._get(stream, "/v1/events?requests=1&stored=0")
+            while line := await events.readline():
+                self.fetched += line.startswith(b"event: request")
+            raise RuntimeError("the stream has ended")
 
 
 if __name__ == "__main__":

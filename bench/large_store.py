@@ -32,7 +32,8 @@ _COPY = (
     " replace(replace(short, :turn_id, copy.turn_id), :call_id, copy.call_id)"
     " FROM copy, (SELECT *, replace(record, :signature, 'c2ln') AS short FROM turn) WHERE seq = :turn",
     "INSERT INTO call SELECT copy.call, copy.call_id, session, copy.turn, name, status,"
-    " replace(replace(short, :turn_id, copy.turn_id), :call_id, copy.call_id), claimable_at, proxy_id"
+    " replace(replace(short, :turn_id, copy.turn_id), :call_id, copy.call_id), claimable_at, proxy_id,"
+    " parts"
     " FROM copy, (SELECT *, replace(record, :note, 'Rain.') AS short FROM call) WHERE seq = :call",
     "INSERT INTO turn_key SELECT :session, key_at(place, 16), 1, turn FROM copy",
     "INSERT INTO turn_key SELECT :session, key_at(place, 22), 1, turn FROM copy",

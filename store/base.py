@@ -218,6 +218,8 @@ class Store(Calls, Responses, Exports):
     """The clock for leases, and the reference for the wall clock."""
     durability: Durability = "power"
     read_only: bool = False
+    indexes_calls: bool = True
+    """Whether `calls` finds those of a tool, and those that ended, without looking at others."""
     """Opened for reading only: writes raise StoreUnavailable."""
     secret: bytes
     """32 random bytes, created with the store and kept for its lifetime: the key of digests. Set once it is open."""
@@ -277,6 +279,10 @@ class Store(Calls, Responses, Exports):
     on_change: Callable[[str], None] | None = None
     """Called with the name of a session whose tools this process has written or may have written, or whose tools
     another has. Only by a store that others may write to."""
+
+    on_reconnected: Callable[[], None] | None = None
+    """Called when the backend can ask its server again after it could not: the server may have lost the latest writes,
+    or be another one that never had them. Only by a store that has a server."""
 
     async def next_trip(self) -> None:
         """Return right before the backend asks its server for something else, or after a moment: what the caller then

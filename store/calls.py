@@ -4,7 +4,7 @@
 """
 
 import abc
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from store.models import Call, Document, Page, Status, Turn
@@ -30,16 +30,31 @@ class Calls(abc.ABC):
         session: str | None = None,
         status: Status | None = None,
         name: str | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Call]:
-        """Calls in the order they were first saved. Raises BadCursor."""
+        """Calls in the order they were first saved, or the other way round. Raises BadCursor."""
+
+    @abc.abstractmethod
+    async def calls_cursor(
+        self, moment: float, *, session: str | None = None, newest_first: bool = False
+    ) -> str | None:
+        """The cursor of the page that begins with the first call made at `moment` or later, or with `newest_first`
+        with the last one before it. Calls are taken to be saved in the order of their times."""
 
     @abc.abstractmethod
     async def answer(
-        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+        self,
+        session: str,
+        call_id: str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+        parts: Sequence[Document] = (),
     ) -> tuple[Call, bool]:
-        """Answer the call: `failed` with `error`, else `done` with `result` (which may be None: JSON null).
+        """Answer the call: `failed` with `error`, else `done` with `result` (which may be None: JSON null) and the
+        `parts` of the functionResponse, each with base64 in its `inlineData`. Raises ValueError for other parts.
 
         Returns the call, and whether it changed: repeating the same answer changes nothing. Raises UnknownCall,
         AlreadyAnswered. Event `call.updated`.

@@ -179,6 +179,15 @@ class Status(enum.StrEnum):
 Owner = Literal["loop", "workers", "hand"]
 
 
+class Media(Record):
+    """One part of a result that is not text: an image, a sound, a file. `size`: bytes, decoded; `digest`: of them and
+    their type, in hex."""
+
+    mime_type: str
+    size: int
+    digest: str
+
+
 class Call(Record):
     """One captured functionCall of a grafted tool.
 
@@ -193,6 +202,13 @@ class Call(Record):
     `approval` None: nobody is asked, or was not any more when the call came to its end. `loop_id` is the run of a loop
     that waits for the call. A running call that a worker has holds `worker` and `lease_until`, by the store's clock;
     one that the proxy itself runs has no lease.
+
+    `media` describes the `parts` of the result, which are Gemini's: `{"inlineData": {"mimeType", "data"}}`. They are
+    large, so they are no part of the record's JSON: neither events nor lists have them. A call that is read by its id,
+    or with its turn, has them.
+
+    `attempts`: how often the proxy or a worker began to run it; retries within one run are not counted. `started_at`:
+    when that was first, after the call had waited for its turn, an approval and a worker.
 
     `asked_args`: the model's arguments, if the person who approved the call has changed them. `args` are those it runs
     with.
@@ -210,6 +226,8 @@ class Call(Record):
     proxy_id: str | None = None
     result: Any = None
     error: str | None = None
+    media: list[Media] = []
+    parts: Annotated[list[Document], Field(exclude=True, repr=False)] = []
     turn_id: str
     gemini_id: str | None = None
     model: str = ""
@@ -220,6 +238,8 @@ class Call(Record):
     worker: str | None = None
     lease_until: float | None = None
     loop_id: str | None = None
+    attempts: int = 0
+    started_at: float | None = None
     created_at: float
     updated_at: float
 

@@ -274,6 +274,7 @@ def _comparable(item: Moved) -> bytes:
         case MovedTurn(turn, calls, keys):
             parts = [turn.model_dump_json(exclude={"broke_off"})]
             parts += [call.model_dump_json(exclude={"lease_until"}) for call in calls]
+            parts += [pydantic_core.to_json(call.parts).decode() for call in calls if call.parts]
             parts += sorted(key.hex() for key in keys)
         case MovedNote():
             parts = [item.session, item.key.hex(), str(item.noted), item.chain.hex()]

@@ -44,6 +44,10 @@ class Responses(abc.ABC):
         UnknownResponse."""
 
     @abc.abstractmethod
+    async def responses(self, session: str, response_ids: Collection[str]) -> dict[str, Response]:
+        """As `response`, those that are there, by id."""
+
+    @abc.abstractmethod
     async def conversation(self, session: str, name: str) -> str | None:
         """The id of the conversation's head; None: there is no such conversation."""
 
@@ -69,7 +73,8 @@ class Responses(abc.ABC):
 
     @abc.abstractmethod
     async def mark_handed_over(self, session: str, response_id: str) -> None:
-        """Note that the client has the answer: the same request is a new one from now on. Idempotent."""
+        """Note that the client has the answer: the same request is a new one from now on. It may be written a little
+        later, and be lost with the process until then. Idempotent."""
 
     @abc.abstractmethod
     async def mark_not_handed_over(self, session: str, response_id: str) -> None:

@@ -23,6 +23,7 @@ def test_a_request_is_listed_while_it_runs_and_after() -> None:
         "state": "running",
         "began": 0,
         "seconds": 0,
+        "waited": None,
     }
     summary.status, summary.seconds = 200, 1.5
     summary.calls[0].state, summary.calls[0].seconds = "done", 0.25

@@ -42,6 +42,7 @@ INSTEAD = {
 EXCEPTIONS = {
     ("Scope", "starlette.types"): "ASGI's own name: allowed if it is imported from there",
     ("Answer", "addon/control/routes/calls.py"): "the name of a schema in the control API's OpenAPI document",
+    ("Answer", "addon.control.routes.calls"): "the same name, imported from there",
     ("seen", "store/backends/_clocks.py"): "a field of the stored note of the clocks",
     ("seen", "store/backends/_sqlite_base.py"): "the same field",
     ("seen", "store/backends/sqlite.py"): "the same field",

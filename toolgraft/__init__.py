@@ -1,6 +1,7 @@
-"""The public interface for tools files: `from toolgraft import tool, ToolError`."""
+"""The public interface for tools files: `from toolgraft import tool, ToolError, Image, Media`."""
 
 from addon.tools.base import ToolError
 from addon.tools.decorator import tool
+from addon.tools.media import Image, Media
 
-__all__ = ["ToolError", "tool"]
+__all__ = ["Image", "Media", "ToolError", "tool"]

@@ -20,11 +20,13 @@ from addon.cli import (
     fake_gemini,
     init,
     replay,
+    requests,
     sessions,
     status,
     store,
     token,
     tools,
+    tries,
     worker,
 )
 from addon.cli.doctor.command import doctor
@@ -81,8 +83,10 @@ app.command("approve")(approvals.approve)
 app.command("deny")(approvals.deny)
 app.command("answer")(calls.answer)
 app.command("result", hidden=True)(calls.answer)  # its former name, for scripts
+app.command("try")(tries.try_tool)
 app.command("sessions")(sessions.sessions)
 app.command("turns")(sessions.turns)
+app.command("requests")(requests.requests)
 app.command("worker")(worker.serve)
 app.command("replay")(replay.show)
 app.command("env")(env)

@@ -1,8 +1,10 @@
 """`toolgraft calls` and `toolgraft answer`: list captured calls, and answer them."""
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -15,16 +17,28 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from addon.cli.api import Api
+    from addon.tools.media import Media
 
 Status = Literal["pending", "running", "done", "failed", "denied", "expired"]
 COLUMNS = ("CALL", "STATUS", "APPROVAL", "TIME", "DURATION", "SESSION", "NAME", "ARGUMENTS", "ERROR")
 _STYLES = {"pending": "yellow", "waiting": "yellow", "running": "cyan", "done": "green", "approved": "green"}
-_FINAL = ("done", "failed", "denied", "expired")
+FINAL = ("done", "failed", "denied", "expired")
 
 
 def show(
     status: Annotated[Status | None, typer.Option(help="Only calls with this status.")] = None,
     name: Annotated[str | None, typer.Option(help="Only calls of this tool.", metavar="TOOL")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(help="Only calls with this text in name, id, arguments, result or error.", metavar="TEXT"),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only calls from this time on, such as 2026-11-24T09:30.", metavar="TIME")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only calls before this time.", metavar="TIME")] = None,
+    newest: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest calls, this many at most, newest first.", metavar="COUNT")
+    ] = None,
     watch: options.Watch = False,
     session: options.AnySession = None,
     url: options.Url = None,
@@ -37,15 +51,33 @@ def show(
     """
     from addon.cli.api import Api
 
+    if watch and (text or since or until or newest):
+        raise typer.BadParameter("--watch cannot be combined with --text, --since, --until and --newest")
+    query = {"session": session, "status": status, "name": name, "text": text}
+    query |= {"since": _moment("--since", since), "until": _moment("--until", until)}
     with Api(url) as api:
         if watch:
             _follow(api, session, status, name, as_json)
             return
-        found = list(api.items("/v1/calls", session=session, status=status, name=name))
+        if newest:
+            query["order"] = "newest"
+        found = list(itertools.islice(api.items("/v1/calls", **query), newest))
     if as_json:
         output.print_json(found)
     else:
         output.print_table(COLUMNS, [_row(call) for call in found], ("TIME", "DURATION", "SESSION", "APPROVAL"))
+
+
+def _moment(option: str, text: str | None) -> str | None:
+    """A time for the API. Without a zone, the local one is meant."""
+    import datetime
+
+    if text is None:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone().isoformat()
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} must be a time such as 2026-11-24T09:30", param_hint=option) from None
 
 
 def answer(
@@ -61,11 +93,15 @@ def answer(
     error: Annotated[
         str | None, typer.Option("--error", help="Answer with this error for the model instead.", metavar="TEXT")
     ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", help="An image, sound or file of the result. Repeatable.", metavar="PATH"),
+    ] = None,
     session: options.AnySession = None,
     url: options.Url = None,
     as_json: options.Json = False,
 ) -> None:
-    """Answer a call. Without JSON and --error, the command asks for one of them if it runs in a terminal.
+    """Answer a call. Without JSON, --file and --error, the command asks for JSON or an error if it runs in a terminal.
 
     With --session, only if the call belongs to that session.
     """
@@ -73,10 +109,12 @@ def answer(
 
     if result is not None and error is not None:
         raise typer.BadParameter("give either JSON or --error TEXT, not both")
-    asks = result is None and error is None
+    if files and error is not None:
+        raise typer.BadParameter("--file belongs to a result, not to --error")
+    asks = result is None and error is None and not files
     if asks and not output.is_interactive():
         raise typer.BadParameter("give either JSON or --error TEXT: there is no terminal to ask for them")
-    body = {} if asks else _body(result, error)
+    body = {} if asks else _body(result, error, files or [])
     path = f"/v1/calls/{quote(call_id, safe='')}"
     with Api(url) as api:
         if asks or session is not None:
@@ -95,21 +133,46 @@ def answer(
 _HINT = "; write plain text as '\"in quotes\"'"
 
 
-def _body(result: str | None, error: str | None) -> dict[str, Any]:
+def _body(result: str | None, error: str | None, files: Sequence[Path]) -> dict[str, Any]:
     from addon.cli.documents import parse_json, read_json
+    from addon.core.history.media import reference
 
     if error is not None:
         return {"error": error}
-    if result == "-":
-        return {"result": read_json("-")}
-    return {"result": parse_json((result or "").encode("utf-8", "surrogateescape"), "the result", _HINT)}
+    media = [_media(path) for path in files]
+    if result is None:
+        references = [reference(number, one.mime_type) for number, one in enumerate(media, 1)]
+        value = references if len(references) > 1 else references[0]
+    elif result == "-":
+        value = read_json("-")
+    else:
+        value = parse_json(result.encode("utf-8", "surrogateescape"), "the result", _HINT)
+    return {"result": value, **({"parts": [one.part for one in media]} if media else {})}
+
+
+def _media(path: Path) -> "Media":
+    """A file with the type that its bytes or its name tell."""
+    import mimetypes
+
+    from addon.tools.media import Media, type_by_content
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        output.fail(f"{path} cannot be read: {error.strerror}")
+    if not data:
+        output.fail(f"{path} is empty")
+    kind = type_by_content(data[:16]) or mimetypes.guess_type(path.name)[0]
+    if kind is None:
+        output.fail(f"{path} has no known type: its name must end in one, such as .png")
+    return Media(data, kind)
 
 
 def _ask(call: dict[str, Any]) -> dict[str, Any]:
     """Ask for the result, until it is JSON, or for an error."""
     from addon.cli.documents import parse_json
 
-    if call["status"] in _FINAL:
+    if call["status"] in FINAL:
         output.fail(f"the call is already {call['status']}")
     typer.echo(f"{output.plain(call['name'])} {output.compact(call['args'])}", err=True)
     while True:
@@ -159,7 +222,7 @@ def _row(call: dict[str, Any]) -> list["str | Text"]:
     from addon.core.summaries import duration
 
     status, approval = call["status"], call["approval"] or ""
-    took = duration(max(0.0, call["updated_at"] - call["created_at"])) if status in _FINAL else ""
+    took = duration(max(0.0, call["updated_at"] - call["created_at"])) if status in FINAL else ""
     return [
         Text(output.plain(call["call_id"])),
         Text(status, style=_STYLES.get(status, "red")),

@@ -1,6 +1,7 @@
 """A worker's requests to the control API, and their errors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import httpx2
 import pydantic_core
@@ -53,5 +54,5 @@ class ControlClient:
         raise Refused(detail, answer.status_code)
 
 
-def json_of(body: Document) -> bytes:
-    return pydantic_core.to_json(body, inf_nan_mode="null")
+def json_of(body: Document, fallback: Callable[[Any], Any] | None = None) -> bytes:
+    return pydantic_core.to_json(body, inf_nan_mode="null", fallback=fallback)

@@ -34,6 +34,11 @@ def plain(text: str) -> str:
     return printable(text)
 
 
+def plain_lines(text: str) -> str:
+    """As `plain`, over several lines."""
+    return printable(text, lines=True)
+
+
 def print_json(document: Any, *, indent: int | None = 2) -> None:
     typer.echo(printable_json(json.dumps(document, indent=indent, ensure_ascii=False)))
 

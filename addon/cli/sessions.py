@@ -94,13 +94,14 @@ def _row(turn: dict[str, Any]) -> list[str]:
 
     usage = [one for one in turn["usage"] if one]
     names = [call["name"] for step in turn["true"] for call in step["calls"]]
+    was_tried = turn["surface"] == "try"  # by somebody, without a client and a model
     return [
         output.plain(turn["turn_id"]),
         time.strftime("%H:%M:%S", time.localtime(turn["created_at"])),
         output.plain(turn["model"]),
-        turn["delivery"],
+        "try" if was_tried else turn["delivery"],
         str(turn["rounds"]),
         f"{amount(sum(map(prompt_of, usage)))}→{amount(sum(map(output_of, usage)))}" if usage else "",
-        "delivered" if turn["delivered"] else "unfinished",
+        "" if was_tried else "delivered" if turn["delivered"] else "unfinished",
         output.plain(", ".join(names)),
     ]

@@ -75,7 +75,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         )
         for server in process["mcp"]:
             state = f"up, {_count(server['tools'], 'tool')}" if server["is_up"] else f"down: {server['error']}"
-            yield f"    MCP server {server['name']}: {state}"
+            last = server.get("last_error") if server["is_up"] else None
+            before = f"; last error at {_clock(server['last_error_at'])}: {shortened(last, 100)}" if last else ""
+            yield f"    MCP server {server['name']}: {state}{before}"
     if tools := found["tools"]:
         more = f" and {len(tools) - _MOST_TOOLS} more" if len(tools) > _MOST_TOOLS else ""
         yield f"  tools of every session: {', '.join(tools[:_MOST_TOOLS])}{more}"

@@ -1,6 +1,7 @@
-"""`toolgraft tools …`: a session's toolset, and changed tools of MCP servers."""
+"""`toolgraft tools …`: a session's toolset, changed tools of MCP servers, and their restart."""
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -104,6 +105,25 @@ def accept_tools(
             _show_difference(found[name])
             api.post("/v1/mcp/accept", {field: found[name][field] for field in ("server", "tool", "digest")})
             print(output.plain(f"{name}: accepted"))
+
+
+@app.command("restart")
+def restart_server(
+    server: Annotated[str, typer.Argument(help="The MCP server's name, from `toolgraft status`.", metavar="SERVER")],
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
+    """Restart an MCP server. Its calls in progress fail."""
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        found = api.post(f"/v1/servers/{quote(server, safe='')}/restart", {})
+    if as_json:
+        output.print_json(found)
+        return
+    for one in found["processes"]:
+        state = f"up, {one['tools']} tools" if one["is_up"] else f"down: {one['error']}"
+        print(output.plain(f"{server}, process {one['slot']}: {state}"))
 
 
 def _show_difference(tool: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from addon.cli.control_client import ControlClient, Refused, Unreachable, json_of
 from addon.core.framing.documents import Document
 from addon.tools.bounded import bounded
+from addon.tools.media import Media, collector
 from addon.tools.retries import with_retries
 
 PATIENCE = 300.0  # seconds for repeated attempts to send a result
@@ -15,6 +16,13 @@ FIRST_DELAY, MAX_DELAY = 0.2, 5.0  # seconds between attempts while the proxy do
 _STOP_TIMEOUT = 2.0  # seconds for the last request when the worker stops
 _STOPPED = "the worker was stopped while it ran this call: the call may have run"
 _ERROR = b'{"error":'
+
+
+def _body_of(result: Any) -> bytes:
+    """The body with a result. Its images, sounds and files go in `parts`."""
+    media: list[Media] = []
+    body = json_of({"result": result}, collector(media))
+    return body if not media else body[:-1] + b"," + json_of({"parts": [one.part for one in media]})[1:]
 
 
 class CallSource(Protocol):
@@ -119,7 +127,7 @@ class WorkerCall:
 
         try:
             result = await with_retries(lambda: bounded(run, rules.timeout, name), rules.retries or 0, may_retry)
-            return json_of({"result": result})
+            return _body_of(result)
         except Exception as error:
             message = str(error) or type(error).__name__
             return json_of({"error": message.encode(errors="replace").decode()})

@@ -1,6 +1,8 @@
 """Tells pages what kinds of records have changed, a few times a second at most; they fetch what they show."""
 
 import asyncio
+from enum import IntEnum
+from functools import partial
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict
@@ -8,12 +10,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from addon.console.rendering import HEADERS
+from addon.control.request_events import RequestEvents
 from addon.control.waiting import waiting_calls
-from addon.web import tasks
 from addon.web.access import OWNER, needs
 from addon.web.describe import Group
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.routing import ApiContext, ApiDep, Query
+from addon.web.waits import Waits
 from store.base import Store, StoreError
 from store.models import Event
 
@@ -24,10 +27,12 @@ _PAUSE = 1.0
 _MOST = 64
 """Events that are looked at each time."""
 _KEEP_ALIVE = 15.0
+_OF_REQUESTS = ("live", "connect", "request")
+"""The pages that show requests."""
 
 
 class _Page(BaseModel):
-    """`page`: the one that follows; only the live page is told of requests."""
+    """`page`: the one that follows; only some are told of requests."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,76 +42,72 @@ class _Page(BaseModel):
 @router.get("/console/changes", include_in_schema=False)
 @needs("read", "approve")
 async def changes(api: ApiDep, query: Annotated[_Page, Query()]) -> Response:
-    return _Changes(api, is_live=query.page == "live")
+    return _Changes(api, with_requests=query.page in _OF_REQUESTS)
+
+
+class _Happened(IntEnum):
+    """What a wait has brought. `END`: the store was closed."""
+
+    END = 0
+    NOTHING = 1
+    SOMETHING = 2
 
 
 class _Changes(Response):
-    """Server-Sent Events without data worth reading: `calls`, `approvals`, `turns`, `sessions`; `requests` if
-    `is_live`."""
+    """Server-Sent Events without data worth reading: `calls`, `approvals`, `turns`, `sessions`; `requests`
+    `with_requests`."""
 
-    def __init__(self, api: ApiContext, *, is_live: bool = False) -> None:
+    def __init__(self, api: ApiContext, *, with_requests: bool = False) -> None:
         super().__init__(headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
         self._api = api
-        self._is_live = is_live
-        self._version = -1  # of the requests that the page knows
+        self._requests = RequestEvents(api) if with_requests else None
+        self._after = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def write(chunk: bytes, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
-        store = self._api.store
+        store, requests = self._api.store, self._requests
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if requests is not None:
+            await requests.start()
         # A page that was away, or whose proxy is another now, fetches everything.
-        await write(b"".join(map(_message, [*_KINDS, *self._requests()])))
-        now = asyncio.get_running_loop().time
+        await write(b"".join(map(_message, _KINDS if requests is None else [*_KINDS, "requests"])))
         async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
-                after = await store.last_event_id()
+                self._after = await store.last_event_id()
                 waiting = await _waiting(store)
-                while not watcher.gone:
-                    since, latest = now(), await store.last_event_id()
-                    if await watcher.wait(self._change(after)):
-                        if await watcher.wait(asyncio.sleep(_PAUSE, result=True)) is None:
+                sources = [self._stored] if requests is None else [self._stored, partial(_request, requests)]
+                async with Waits(*sources) as waits:
+                    while happened := await watcher.wait(waits.next()):
+                        if happened is _Happened.NOTHING:
+                            await write(b": keep-alive\n\n")
+                        else:
+                            if await watcher.wait(asyncio.sleep(_PAUSE, result=True)) is None:
+                                break
+                            after, self._after = self._after, await store.last_event_id()
+                            kinds, waiting = await _changed(store, after, waiting)
+                            if requests is not None:
+                                kinds.append("requests")
+                            await write(b"".join(map(_message, kinds)))
+                        if self._api.has_ended(scope):
                             break
-                        latest = await store.last_event_id()
-                        kinds, waiting = await _changed(store, after, waiting)
-                        await write(b"".join(map(_message, [*kinds, *self._requests()])))
-                    elif now() - since < _KEEP_ALIVE / 2:
-                        break  # the page is gone, or the store was closed
-                    else:
-                        await write(b": keep-alive\n\n")
-                    after = latest
-                    if self._api.has_ended(scope):
-                        break
             except (StoreError, OSError):
                 pass  # the page connects anew, and is told then
         await write(b"", more=False)
 
-    async def _change(self, after: str) -> bool:
-        """Wait for a change. False: there is none for a time, or the store was closed."""
-        follow = self._api.store.follow(None, after, _KEEP_ALIVE, limit=1)
-        if not self._is_live:
-            return bool(await follow)
-        both = tasks.spawn(follow, name="events"), tasks.spawn(self._request(), name="requests")
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            return both[1].done() or bool(both[0].result())
-        finally:
-            await tasks.cancel(*both)
+    async def _stored(self) -> _Happened:
+        now = asyncio.get_running_loop().time
+        since = now()
+        if await self._api.store.follow(None, self._after, _KEEP_ALIVE, limit=1):
+            return _Happened.SOMETHING
+        return _Happened.END if now() - since < _KEEP_ALIVE / 2 else _Happened.NOTHING
 
-    async def _request(self) -> None:
-        """Wait until a request changes. What runs changes all the time, and other processes do not say when."""
-        recent = self._api.recent
-        if not (recent.running or recent.has_siblings):
-            await recent.change(self._version)
 
-    def _requests(self) -> list[str]:
-        """`requests`, if some may have changed since the last time."""
-        recent = self._api.recent
-        changed = recent.version != self._version or recent.running or recent.has_siblings
-        self._version = recent.version
-        return ["requests"] if self._is_live and changed else []
+async def _request(requests: RequestEvents) -> _Happened:
+    await requests.change()
+    return _Happened.SOMETHING
 
 
 _KINDS = ("calls", "approvals", "turns", "sessions")

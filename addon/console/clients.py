@@ -1,33 +1,61 @@
 """The lines that point each kind of client at this proxy."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from addon.control.addresses import first_of
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of clients. `agents`: what its user agent contains, in lower case; nothing: it may be anything."""
+
+    name: str
+    agents: tuple[str, ...] = ()
+
+
+CLIENTS = {
+    "gemini-cli": Kind("gemini-cli", ("geminicli",)),
+    "python": Kind("google-genai (Python)", ("google-genai-sdk", "gl-python")),
+    "javascript": Kind("@google/genai (JavaScript)", ("google-genai-sdk", "gl-node")),
+    "curl": Kind("curl", ("curl/",)),
+    "run": Kind("Antigravity, and other clients without a base URL"),
+    "env": Kind("any other client, by HTTPS proxy"),
+    "openai": Kind("OpenAI's Responses API", ("openai",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`lines`: for a shell or a program. `note`: what else is needed."""
+    """`key`: of CLIENTS. `lines`: for a shell or a program. `note`: what else is needed."""
 
-    name: str
+    key: str
     lines: str
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        return CLIENTS[self.key].name
+
+
+def is_from(key: str, user_agent: str) -> bool:
+    """Whether a request with this user agent may come from this kind of client."""
+    return all(part in user_agent.lower() for part in CLIENTS[key].agents)
 
 
 def clients(addresses: dict[str, Any], control: str, session: str) -> list[Client]:
     """`addresses`: as in the state folder's `proxy.json`. `control`: the control API's URL, as this page has it."""
     found: list[Client] = []
-    if reverse := _first(addresses, "reverse"):
+    if reverse := first_of(addresses, "reverse"):
         base = reverse if session == "default" else f"{reverse}/@{session}"
         found += [
             Client("gemini-cli", f"export GOOGLE_GEMINI_BASE_URL={base} CODE_ASSIST_ENDPOINT={base}\ngemini"),
             Client(
-                "google-genai (Python)",
+                "python",
                 f'client = genai.Client(api_key="…", http_options={{"base_url": "{base}"}})',
             ),
             Client(
-                "@google/genai (JavaScript)",
+                "javascript",
                 f'const ai = new GoogleGenAI({{ apiKey: "…", httpOptions: {{ baseUrl: "{base}" }} }});',
             ),
             Client(
@@ -37,16 +65,16 @@ def clients(addresses: dict[str, Any], control: str, session: str) -> list[Clien
                 """  -d '{"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}'""",
             ),
         ]
-    if _first(addresses, "regular"):
+    if first_of(addresses, "regular"):
         named = "" if session == "default" else f" --session {session}"
         found += [
             Client(
-                "Antigravity, and other clients without a base URL",
+                "run",
                 f"toolgraft run{named} -- agy",
                 "The regular proxy decrypts only connections to models' hosts. Nothing is set outside the client.",
             ),
             Client(
-                "any other client, by HTTPS proxy",
+                "env",
                 f'eval "$(toolgraft env --proxy{named})"',
                 "It names the proxy and a file of certificates that the client must trust; only connections to models' "
                 "hosts are decrypted.",
@@ -54,23 +82,9 @@ def clients(addresses: dict[str, Any], control: str, session: str) -> list[Clien
         ]
     found.append(
         Client(
-            "OpenAI's Responses API",
+            "openai",
             f"export OPENAI_BASE_URL={control}/v1\nexport OPENAI_API_KEY=…",
             "The key is a token that may ask: toolgraft token new --scope ask",
         )
     )
     return found
-
-
-def read_addresses(state: Path) -> dict[str, Any]:
-    """The proxy's open ports; empty if nothing is known of them."""
-    try:
-        found = json.loads((state / "proxy.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _first(addresses: dict[str, Any], kind: str) -> str | None:
-    urls = addresses.get(kind)
-    return str(urls[0]) if isinstance(urls, list) and urls else None

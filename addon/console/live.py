@@ -20,6 +20,8 @@ _MOST_BARS = 24
 _WIDTH = 600.0
 """Of a waterfall, in its own units."""
 _NARROWEST = 3.0
+_SHORTEST_WAIT = 0.05
+"""Seconds of a wait before a call that has a bar of its own."""
 _STATES = ("running", "done", "failed")
 
 
@@ -36,7 +38,8 @@ class _Live(RequestsQuery):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`kind`: `round` or `call`. `state`: of a call. `x`, `width`: of the waterfall's _WIDTH."""
+    """`kind`: `round`, `call`, or `wait`: what comes before a call is run. `state`: of a call. `x`, `width`: of the
+    waterfall's _WIDTH."""
 
     kind: str
     label: str
@@ -79,4 +82,10 @@ def _bars(record: Mapping[str, Any]) -> Iterator[Bar]:
     for call in record["calls"]:
         if call["began"] is not None:
             began, seconds = call["began"], call["seconds"] or 0.0
+            waited = seconds if call["waited"] is None and call["state"] == "running" else call["waited"] or 0.0
+            if waited >= _SHORTEST_WAIT:
+                yield Bar("wait", f"{call['name']} waits", "", began, waited, *place(began, waited), call["call_id"])
+                began, seconds = began + waited, seconds - waited
+                if call["waited"] is None:
+                    continue  # it has not been run yet
             yield Bar("call", call["name"], call["state"], began, seconds, *place(began, seconds), call["call_id"])

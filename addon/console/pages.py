@@ -5,20 +5,24 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.console.clients import clients, read_addresses
+from addon.console.filled_forms import answer_form
 from addon.console.rendering import LONGEST, Room, json_excerpt, page
+from addon.control.call_search import MOST_LOOKED_AT
+from addon.control.moments import Moment
 from addon.control.paging import PageQuery, RenderedPage, render_page
-from addon.control.versions import etag_of
-from addon.control.views import SessionView, TurnView, tools_view
+from addon.control.routes.calls import CallsQuery
+from addon.control.usage import usages
+from addon.control.views import SessionView, TurnView
 from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
+from addon.graft.records import TRY
 from addon.web.access import needs
 from addon.web.describe import PUBLIC, Group
 from addon.web.routing import ApiDep, CallerDep, DirectRoute, Query
@@ -65,6 +69,8 @@ router.routes += [
     *(_public(f"/console/{name}", _frame(name, title)) for name, title in PAGES.items()),
     _public("/console/call", _frame("call", "A call")),
     _public("/console/turn", _frame("turn", "A turn")),
+    _public("/console/request", _frame("request", "A request")),
+    _public("/console/try", _frame("try", "Try a tool")),
 ]
 
 
@@ -82,9 +88,14 @@ class _Session(BaseModel):
     session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
 
 
-class _Calls(_Session):
+class _Calls(CallsQuery):
+    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
     status: Annotated[Status | None, BeforeValidator(_none_if_empty)] = None
     name: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
+    since: Annotated[Moment | None, BeforeValidator(_none_if_empty)] = None
+    until: Annotated[Moment | None, BeforeValidator(_none_if_empty)] = None
+    order: Literal["oldest", "newest"] = "newest"
+    limit: int = _PER_PAGE
     cursor: str | None = None
 
 
@@ -128,15 +139,15 @@ async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Q
 @_part("waiting")
 @needs("read", "approve")
 async def waiting_count(api: ApiDep, query: Annotated[_Session, Query()]) -> Response:
-    """The number beside *Approvals*."""
-    return page("waiting.html", {"count": len([None async for _ in waiting_calls(api.store, query.session)])})
+    """The number beside *Approvals*, and when the newest of these calls was made."""
+    times = [call.created_at async for call in waiting_calls(api.store, query.session)]
+    return page("waiting.html", {"count": len(times), "newest": max(times, default=0.0)})
 
 
 @_part("calls")
 @needs("read", "approve")
-async def calls(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
-    fetch = partial(api.store.calls, session=query.session, status=query.status, name=query.name)
-    found = await render_page(fetch, PageQuery(limit=_PER_PAGE, cursor=query.cursor))
+async def calls(api: ApiDep, caller: CallerDep, query: Annotated[_Calls, Query()]) -> Response:
+    found = await query.search().page(api.store, query)
     return page(
         "calls.html",
         {
@@ -144,6 +155,9 @@ async def calls(api: ApiDep, query: Annotated[_Calls, Query()]) -> Response:
             "next_cursor": found.next_cursor,
             "query": query,
             "statuses": list(Status),
+            "looked_at": MOST_LOOKED_AT,
+            "may_decide": caller.allows("approve"),
+            "per_page": _PER_PAGE,
             "now": time.time(),
         },
     )
@@ -160,6 +174,8 @@ async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId,
             "call": call,
             "longest": LONGEST,
             "may_answer": may_answer,
+            "form": await answer_form(api, call) if may_answer else None,
+            "is_try": call.surface == TRY,
             "may_decide": caller.allows("approve"),
             "may_always": caller.allows("admin"),
             "now": time.time(),
@@ -187,6 +203,7 @@ async def turns(api: ApiDep, query: Annotated[_Turns, Query()]) -> Response:
             "turns": listed,
             "calls": known,
             "room": Room(4000),
+            "cursor": query.cursor,
             "next_cursor": found.next_cursor,
             "now": time.time(),
         },
@@ -217,53 +234,22 @@ async def _call_excerpt(store: Store, session: str, call_id: str) -> Document | 
     }
 
 
-@_part("tools")
-@needs("read")
-async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
-    session = query.session or api.settings.session
-    record, version, _ = await api.store.snapshot(session)
-    async with api.audit.action(caller, "tools.read", session=session):
-        view = tools_view(record.toolset if record else None, api.shared())
-    others = (await api.store.sessions(limit=_PER_PAGE)).items if caller.session is None else []
-    names = sorted({session, *[one.name for one in others]})
-    return page(
-        "tools.html",
-        {
-            "session": session,
-            "sessions": names,
-            "view": view,
-            "editable": {"tools": view["tools"] or [], **({"tool_config": c} if (c := view["tool_config"]) else {})},
-            "may_change": caller.allows("worker"),
-            "etag": etag_of(api, version),
-            "now": time.time(),
-        },
-    )
-
-
 @_part("sessions")
 @needs("read")
 async def sessions(api: ApiDep, caller: CallerDep, query: Annotated[_Cursor, Query()]) -> Response:
     found = await api.store.sessions(limit=_PER_PAGE, cursor=query.cursor)
-    listed = [SessionView.of(one.name, one, api.settings).model_dump() for one in found.items]
+    rows = api.setting_rows()
+    listed = [SessionView.of(one.name, one, api.settings, rows).model_dump() for one in found.items]
     if not any(one["name"] == api.settings.session for one in listed) and query.cursor is None:
-        listed.insert(0, SessionView.of(api.settings.session, None, api.settings).model_dump())
+        listed.insert(0, SessionView.of(api.settings.session, None, api.settings, rows).model_dump())
+    usage_of = await usages(api)
     return page(
         "sessions.html",
         {
-            "sessions": listed,
+            "sessions": [(one, usage_of(one["name"])) for one in listed],
+            "cursor": query.cursor,
             "next_cursor": found.next_cursor,
             "may_forget": caller.allows("admin"),
             "now": time.time(),
         },
-    )
-
-
-@_part("connect")
-@needs("read", "approve")
-async def connect(api: ApiDep, request: Request, query: Annotated[_Session, Query()]) -> Response:
-    session = query.session or api.settings.session
-    control = f"{request.url.scheme}://{request.url.netloc}"
-    return page(
-        "connect.html",
-        {"session": session, "clients": clients(read_addresses(api.settings.state), control, session)},
     )

@@ -30,6 +30,9 @@ HEADERS = {
 LONGEST = 20_000
 """Characters of a value that a page shows. The API has the rest."""
 
+_MOST_LINES = 400
+"""Lines of a diff that a page shows."""
+
 
 def page(template: str, values: Mapping[str, Any]) -> Response:
     return Response(_environment.get_template(template).render(values), headers=HEADERS, media_type="text/html")
@@ -46,11 +49,24 @@ def multi_line(value: object, longest: int = LONGEST) -> str:
 
 def json_text(value: object, longest: int = LONGEST) -> str:
     """JSON over several lines. What is too long or nested too deeply for that stays on one line."""
+    return _cut(printable_json(_head(_in_lines(value, longest), longest)), longest)
+
+
+def whole_json(value: object, longest: int) -> str | None:
+    """The same, to be edited. None: it is longer."""
+    text = _in_lines(value, longest)
+    if len(text) > longest:
+        return None
+    text = printable_json(text)
+    return text if len(text) <= longest else None
+
+
+def _in_lines(value: object, longest: int) -> str:
     text = pydantic_core.to_json(value).decode()
     if len(text) <= longest:  # indentation takes a hundred times as long
         with suppress(RecursionError):
             text = json.dumps(value, indent=2, ensure_ascii=False)
-    return _cut(printable_json(_head(text, longest)), longest)
+    return text
 
 
 def json_excerpt(value: object, longest: int) -> str:
@@ -119,3 +135,11 @@ _environment.filters |= {
     "iso_time": iso_time,
     "duration": duration,
 }
+
+
+def marked(lines: list[str]) -> list[tuple[str, str]]:
+    """The lines of a diff, each with its mark: `put-in`, `taken-out` or "". The list is cut."""
+    marks = {"+": "put-in", "-": "taken-out"}
+    found = [("" if line.startswith(("+++ ", "--- ")) else marks.get(line[:1], ""), line) for line in lines]
+    rest = len(found) - _MOST_LINES
+    return [*found[:_MOST_LINES], *([("", f"… and {rest} more lines")] if rest > 0 else [])]

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from addon.console.rendering import LONGEST, Room, page
+from addon.console.request import bodies_of
+from addon.control.routes.requests import RequestsQuery, records
 from addon.control.routes.turns import find_turn
 from addon.control.views import TurnView
 from addon.core.framing.documents import Document
@@ -41,6 +43,9 @@ class Part:
 async def turn(api: ApiDep, query: Annotated[_TurnId, Query()]) -> Response:
     found, calls = await find_turn(api.store, query.session or api.settings.session, query.turn_id)
     passes = found.delivery == "passthrough"
+    requests = await records(
+        api, RequestsQuery(session=found.session, tool=None, state=None, turn_id=found.turn_id, limit=1)
+    )
     return page(
         "turn.html",
         {
@@ -50,6 +55,8 @@ async def turn(api: ApiDep, query: Annotated[_TurnId, Query()]) -> Response:
             "room": Room(8000),
             "longest": LONGEST,
             "now": time.time(),
+            "request": requests[0] if requests else None,
+            **(await bodies_of(api, requests[0]) if requests else {}),
         },
     )
 

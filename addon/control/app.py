@@ -21,7 +21,7 @@ from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
 from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, refusal
-from addon.web.routing import ApiContext, DirectRoute, IndexedRouter
+from addon.web.routing import ApiContext, DirectRoute, IndexedRouter, TryTool
 from addon.web.tokens import Tokens
 from store.base import Store
 
@@ -76,17 +76,22 @@ def create_app(
     extra_routes: ExtraRoutes | None = None,
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
-    processes: Callable[[], Awaitable[Sequence[Document]]] | None = None,
+    origin: Callable[[str], Document | None] = lambda name: None,
+    processes: Callable[[str], Awaitable[Sequence[Document]]] | None = None,
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None,
     tool_version: Callable[[str, str], Awaitable[str]] | None = None,
+    try_tool: TryTool | None = None,
+    restart_server: Callable[[str], Awaitable[bool]] | None = None,
     recent: RecentRequests | None = None,
     setting_rows: Callable[[], Sequence[Document]] = tuple,
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
-    `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `processes`: gives
-    what each process of the proxy says of itself. `problems`: what does not fit the schema of a session's tool in these
-    arguments of it. `tool_version`: the digest of a session's tool.
-    `recent`: the last requests to models of this one. `setting_rows`: its options, without secrets."""
+    `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `origin`: where one
+    of these comes from. `processes`: what each process of the proxy reports, about itself or, given the id of a
+    request, about that. `problems`: what is wrong with these arguments for a session's tool, by its schema.
+    `tool_version`: the digest of a session's tool. `try_tool`: begins a call of a session's tool for somebody who tries
+    it. `restart_server`: restarts an MCP server in all processes. `recent`: the latest requests to models of this
+    process. `setting_rows`: its options, without secrets."""
     tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
@@ -98,10 +103,13 @@ def create_app(
         audit=Audit(settings.state, durable=settings.durability == "power"),
         pins=pins,
         shared=shared,
+        origin=origin,
         processes=processes,
         recent=recent or RecentRequests(),
         problems=problems,
         tool_version=tool_version,
+        try_tool=try_tool,
+        restart_server=restart_server,
         setting_rows=setting_rows,
     )
     return ControlApp(api, token, extra_routes or ExtraRoutes())

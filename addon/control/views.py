@@ -4,7 +4,7 @@ Calls are shown as stored. Sessions are shown with their effective policy, and t
 needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 import pydantic_core
@@ -32,19 +32,29 @@ class SessionView(BaseModel):
         description="The tools whose calls wait for no approval, as long as the tools stay as they are."
     )
     overrides: list[str] = Field(description="The policy fields that are set for this session.")
+    origins: dict[str, Literal["session", "option", "default"]] = Field(
+        description="Whether each policy field is set for this session, by an option of the proxy, or by default."
+    )
     tools: int | None = Field(description="The number of tools in the session's own toolset; null: it has no toolset.")
     created_at: float | None
     updated_at: float | None
 
     @classmethod
-    def of(cls, name: str, session: Session | None, settings: Settings) -> Self:
+    def of(cls, name: str, session: Session | None, settings: Settings, rows: Sequence[Document] = ()) -> Self:
+        """`rows`: the proxy's options, each with its source."""
         policy = session.policy if session else Policy()
+        own = policy.model_dump(include=set(Policy.options()), exclude_none=True)
+        given = {row["name"].removeprefix("graft_") for row in rows if row["source"] != "default"}
         toolset = session.toolset if session else None
         return cls(
             name=name,
             **effective_policy(policy, settings),
             always_approved=sorted(policy.always_approved or ()),
-            overrides=list(policy.model_dump(include=set(Policy.options()), exclude_none=True)),
+            overrides=list(own),
+            origins={
+                field: "session" if field in own else "option" if field in given else "default"
+                for field in Policy.options()
+            },
             tools=None if toolset is None else len(toolset.declarations) + len(toolset.builtins),
             created_at=session.created_at if session else None,
             updated_at=session.updated_at if session else None,
@@ -111,6 +121,11 @@ def event_data(event: Event) -> Document:
     return TurnView.of(turn).model_dump(mode="json")
 
 
+class Origin(BaseModel):
+    source: str = Field(description="The tools file or the MCP server.")
+    rules: Document = Field(description="How calls are run, as far as the source says.")
+
+
 class ToolsView(BaseModel):
     """A toolset in Gemini's form. The rules for running a tool are in its declaration and never go upstream; values of
     executors' headers are masked."""
@@ -120,17 +135,23 @@ class ToolsView(BaseModel):
     shared: list[Document] = Field(
         description="Tools from the proxy's files and MCP servers, which the session has as well. `PUT` ignores them."
     )
+    origins: dict[str, Origin] = Field(description="Of the `shared` tools, by name. `PUT` ignores them.")
 
 
-def tools_view(toolset: Toolset | None, shared: Sequence[Document]) -> Document:
-    """The toolset as a document that PUT accepts unchanged; secrets are masked. `shared`: the proxy's own tools."""
+def tools_view(
+    toolset: Toolset | None, shared: Sequence[Document], origin: Callable[[str], Document | None]
+) -> Document:
+    """The toolset as a document that PUT accepts unchanged; secrets are masked. `shared`: the proxy's own tools;
+    `origin` gives the `Origin` of one of them, None if it is gone."""
     besides = shared_with(toolset, shared)
+    found = ((one["name"], origin(one["name"])) for one in besides)
+    ignored = {"shared": besides, "origins": {name: known for name, known in found if known is not None}}
     if toolset is None:
-        return {"tools": None, "tool_config": None, "shared": besides}
+        return {"tools": None, "tool_config": None, **ignored}
     rules = {name: r.model_dump(mode="json", exclude_defaults=True) for name, r in toolset.masked().rules.items()}
     declarations = [{**declaration, **rules.get(declaration["name"], {})} for declaration in toolset.declarations]
     functions: Sequence[Document] = [{"functionDeclarations": declarations}] if declarations else []
-    return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config, "shared": besides}
+    return {"tools": [*functions, *toolset.builtins], "tool_config": toolset.tool_config, **ignored}
 
 
 class Health(BaseModel):
@@ -156,6 +177,8 @@ CLAIMED: Document = CALL | {
     "status": "running",
     "worker": "worker-1",
     "lease_until": 1767225631.5,
+    "attempts": 1,
+    "started_at": 1767225601.5,
     "updated_at": 1767225601.5,
 }
 DENIED: Document = CALL | {
@@ -182,6 +205,16 @@ SESSION: Document = {
     "created_at": 1767225600.0,
     "updated_at": 1767225600.0,
 }
+USAGE: Document = {
+    "session": "default",
+    "since": 1767225600.0,
+    "requests": 12,
+    "failed": 1,
+    "prompt_tokens": 14210,
+    "output_tokens": 2304,
+    "calls": {"done": 9, "failed": 1, "waiting": 1, "running": 0, "client": 0},
+    "last_used_at": 1767229200.0,
+}
 DECLARATION: Document = {
     "name": "get_weather",
     "description": "The weather of a city, now.",
@@ -191,7 +224,10 @@ TOOLS: Document = {
     "tools": [{"functionDeclarations": [DECLARATION | {"executor": {"type": "worker"}, "timeout": 5.0}]}],
     "tool_config": {"functionCallingConfig": {"mode": "AUTO"}},
 }
-SHOWN_TOOLS: Document = TOOLS | {"shared": [{"name": "get_time", "description": "The time in a zone."}]}
+SHOWN_TOOLS: Document = TOOLS | {
+    "shared": [{"name": "get_time", "description": "The time in a zone."}],
+    "origins": {"get_time": {"source": "MCP server 'clock'", "rules": {"timeout": 5.0}}},
+}
 TURN: Document = {
     "turn_id": "turn_4f2a91",
     "session": "default",

@@ -96,13 +96,19 @@ def _part(part: Document) -> str:
     if isinstance(call := get(part, "functionCall"), dict):
         return f"→ {_one_line(call.get('name'))}({_compact(call.get('args') or {})}){_id(call)}"
     if isinstance(answer := get(part, "functionResponse"), dict):
-        return f"← {_one_line(answer.get('name'))}{_id(answer)}: {_compact(answer.get('response'))}"
+        also = "".join(f", {_file(part) or 'a part'}" for part in objects(get(answer, "parts")))
+        return f"← {_one_line(answer.get('name'))}{_id(answer)}: {_compact(answer.get('response'))}{also}"
+    return _file(part) or _compact({name: value for name, value in part.items() if name != "thoughtSignature"})
+
+
+def _file(part: Document) -> str | None:
+    """A part with an image, sound or file; None: it has none."""
     if isinstance(data := get(part, "inlineData"), dict):
         size = len(data["data"]) * 3 // 4 if isinstance(data.get("data"), str) else 0
         return f"[{_one_line(get(data, 'mimeType'))}, {_size(size)}]"
     if isinstance(file := get(part, "fileData"), dict):
         return f"[{_one_line(get(file, 'mimeType'))} at {_one_line(get(file, 'fileUri'))}]"
-    return _compact({name: value for name, value in part.items() if name != "thoughtSignature"})
+    return None
 
 
 def _tools(request: Document) -> Iterator[str]:

@@ -36,6 +36,7 @@ from addon.core.framing.documents import (
     objects,
 )
 from addon.core.history.calls import called_names
+from addon.core.history.outcomes import fitted, outcome_of
 from addon.core.history.steps import CallSlot
 from addon.core.live_frames import (
     BLOCKING,
@@ -73,7 +74,7 @@ class _WaitingCall:
     used: str
     blocks: bool
     scheduling: str | None
-    response: Document | None = None
+    outcome: Document | None = None
     is_stored: bool = True
 
 
@@ -296,7 +297,7 @@ class LiveMachine:
         """Answer a call beyond the limit of a step with the same error as the `last` allowed one. The call is not
         stored."""
         refused = self._awaited(id_of(call), used, name)
-        refused.response, refused.is_stored = {"error": last.fault}, False
+        refused.outcome, refused.is_stored = outcome_of(None, last.fault), False
         self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
 
     def _cancel(self, document: Document) -> tuple[Document, tuple[str, ...]]:
@@ -322,11 +323,11 @@ class LiveMachine:
         """Whether the call still needs a result."""
         return call_id in self._waiting
 
-    def respond(self, call_id: str, response: Document) -> LiveActions:
-        """Give a call its result, a functionResponse's `response`. Ignored if the call was cancelled meanwhile."""
+    def respond(self, call_id: str, outcome: Document) -> LiveActions:
+        """Give a call its outcome (`core.history.outcomes`). Ignored if the call was cancelled meanwhile."""
         if (one := self._waiting.get(call_id)) is None:
             return LiveActions()
-        one.response = response
+        one.outcome = fitted(outcome, generation(self.model))
         return LiveActions(send=self._take_ready() + self._release_held())
 
     def close(self) -> LiveActions:
@@ -343,10 +344,10 @@ class LiveMachine:
 
     def _take_ready(self) -> tuple[Frame, ...]:
         """The results that can go upstream now."""
-        open_steps = {one.step for one in self._waiting.values() if one.blocks and one.response is None}
+        open_steps = {one.step for one in self._waiting.values() if one.blocks and one.outcome is None}
         ready: dict[object, list[str]] = {}
         for call_id, one in self._waiting.items():
-            if one.response is not None and not (one.blocks and one.step in open_steps):
+            if one.outcome is not None and not (one.blocks and one.step in open_steps):
                 ready.setdefault(call_id if not one.blocks and one.is_stored else one.step, []).append(call_id)
         frames = tuple(_tool_response([self._waiting.pop(call_id) for call_id in ids]) for ids in ready.values())
         self._unsent += len(frames)
@@ -371,5 +372,5 @@ def _tool_response(calls: Sequence[_WaitingCall]) -> Frame:
     for one in calls:
         head = {} if one.gemini_id is None else {"id": one.gemini_id}
         tail = {"scheduling": one.scheduling} if one.scheduling is not None and not one.blocks else {}
-        responses.append({**head, "name": one.used, "response": one.response, **tail})
+        responses.append({**head, "name": one.used, **(one.outcome or {}), **tail})
     return Frame(encode({"toolResponse": {"functionResponses": responses}}))

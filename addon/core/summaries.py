@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing.documents import Document
@@ -19,6 +19,7 @@ LONGEST_ARGUMENTS = 80
 """Characters of a call's arguments that are shown."""
 _LONGEST_NAME = 64
 _LONGEST_TEXT = 200
+_LONGEST_USER_AGENT = 200
 _MOST_CALLS = 4
 """Calls that a line names."""
 _USAGE_BYTES = 4096
@@ -31,11 +32,20 @@ SYMBOLS = f"→{_MINUS}…"
 _ASCII = str.maketrans({"→": "->", _MINUS: "-", "…": "..."})
 
 
+CALL_STATES = ("done", "failed", "waiting", "running", "client")
+
+
+class Run(Protocol):
+    """What runs a call. `ran_at`: when that began, on the monotonic clock; None: it has not."""
+
+    ran_at: float | None
+
+
 @dataclass(slots=True)
 class CallSummary:
-    """`state`: `running` (also if nobody knows its end), `done`, `failed`, `waiting` (for an answer by hand or a
-    worker) or `client` (the client runs it). `seconds`: how long the request waited for it. `began`: on the monotonic
-    clock; None: unknown."""
+    """`state`: one of CALL_STATES: `running` also if nobody knows its end, `waiting` for an answer by hand or a worker,
+    `client` if the client runs it. `seconds`: how long the request waited for it. `began`: on the monotonic
+    clock; None: unknown. `run`: what runs it, while it is not known when that began; `ran`: when it did."""
 
     name: str
     args: Document
@@ -43,6 +53,14 @@ class CallSummary:
     seconds: float | None = None
     call_id: str = ""
     began: float | None = None
+    run: Run | None = field(default=None, compare=False)
+    ran: float | None = None
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds until it was run: for other calls, an approval, a place. None: unknown, or it still waits."""
+        ran = self.run.ran_at if self.run is not None else self.ran
+        return None if ran is None or self.began is None else max(0.0, ran - self.began)
 
 
 @dataclass(slots=True)
@@ -57,7 +75,8 @@ class RoundSummary:
 class Summary:
     """`added`: the tools that the model was given besides the client's; None: the request was not touched. `removed`:
     the client's tools that it was not given. `rounds`: the requests that the proxy sent; `loop`: those of a loop, as
-    they happen. `status`: 0 if the client got none. `end`: why the answer broke off."""
+    they happen. `turn_id`: of the client's turn, if the model called tools. `status`: 0 if the client got none. `end`:
+    why the answer broke off."""
 
     session: str
     surface: str = ""
@@ -68,6 +87,7 @@ class Summary:
     calls: list[CallSummary] = field(default_factory=list)
     rounds: int = 1
     loop: list[RoundSummary] = field(default_factory=list)
+    turn_id: str = ""
     is_streamed: bool = False
     prompt: int = 0
     output: int = 0
@@ -75,7 +95,22 @@ class Summary:
     seconds: float = 0.0
     end: str = ""
 
+    _user_agent: str = ""
     _unread: bytes = b""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the client got no good answer. Only known once the request has ended."""
+        return self.end not in ("", ANSWERED_HERE) or not 0 < self.status < 400
+
+    def note_client(self, user_agent: str | None) -> None:
+        """Keep what the client calls itself, or the beginning."""
+        self._user_agent = user_agent[: _LONGEST_USER_AGENT + 1] if user_agent else ""
+
+    @property
+    def user_agent(self) -> str:
+        """On one line, and cut."""
+        return shortened(self._user_agent, _LONGEST_USER_AGENT)
 
     def keep_end(self, answer: bytes | bytearray) -> None:
         """Keep the end of an answer that was not parsed: its tokens are counted only if somebody is told of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from addon.fake_gemini import signatures
+from addon.fake_gemini import result_parts, signatures
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.models import Model
 
@@ -103,7 +103,9 @@ def check_contents(contents: list[dict[str, Any]], model: Model, place: frozense
                     f"* GenerateContentRequest.contents[{n}].parts[{m}].data: required oneof field 'data' must have "
                     "one initialized field\n"
                 )
-            _check_part(part, f"contents[{n}].parts[{m}]")
+            _check_part(part, where := f"contents[{n}].parts[{m}]")
+            if "functionResponse" in part:
+                result_parts.check(part["functionResponse"], where, model, place)
         calls = any("functionCall" in p for p in parts)
         responses = any("functionResponse" in p for p in parts)
         if role == "model" and responses and "codeassist" not in place:

@@ -121,8 +121,14 @@ def _response(step: Json, open_calls: dict[str, str], where: str) -> Json:
     name = open_calls[call_id]
     if step.get("name") not in (None, name):
         raise Refused(f"The name '{step['name']}' at '{where}' is not that of function call '{call_id}', '{name}'.")
+    parts: list[Json] = []
+    if isinstance(result, list):
+        contents = [_part(content, f"{where}.result") for content in result]
+        parts = [part for part in contents if "text" not in part]
+        result = "\n".join(part["text"] for part in contents if "text" in part)
     response = result if isinstance(result, dict) else {"result": result}
-    return {"functionResponse": {"id": call_id, "name": name, "response": response}}
+    more = {"parts": parts} if parts else {}
+    return {"functionResponse": {"id": call_id, "name": name, "response": response, **more}}
 
 
 def steps_of(contents: list[Json]) -> list[Json]:

@@ -5,6 +5,8 @@ last event; with ``?same`` all have. ``alt=sse`` gives N events, one write each:
 "N events" in the body, else 10; ``?delay=S``, or "N events, M ms apart" in the body, puts time between them.
 With ``?call=NAME``, unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
 
+A chat completion (``/chat/completions``) is unary, and gets one text answer.
+
 With ``?loop=NAME,NAME``, requests get calls of these functions until their body contains a functionResponse. In a
 stream, the calls are the second event, and ``?first=S`` delays the first event by S seconds. The calls' only argument,
 ``sent``, is the time (``time.monotonic``) at which they were written.
@@ -68,6 +70,27 @@ def _call(name: str) -> bytes:
 
 _NUMBER = "0000000"
 _UNARY = _unary({"text": f"Paris is the capital of France, {_NUMBER}. " + "Paris is the capital of France. " * 7})
+_COMPLETION_BODY = json.dumps(
+    {
+        "id": "AAAAAAAAAAAAAAAAAAAAAAA",
+        "object": "chat.completion",
+        "created": 1_800_000_000,
+        "model": "gemini-3-flash-preview",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {
+                    "role": "assistant",
+                    "content": f"Paris is the capital of France, {_NUMBER}. " + "Paris is the capital of France. " * 7,
+                },
+            }
+        ],
+        "usage": {"prompt_tokens": 8, "completion_tokens": 64, "total_tokens": 72},
+    },
+    separators=(",", ":"),
+).encode()
+_COMPLETION = _head(b"application/json", b"content-length: %d" % len(_COMPLETION_BODY)) + _COMPLETION_BODY
 _STREAM = _head(b"text/event-stream", b"transfer-encoding: chunked")
 _LOVELY = {"text": "Paris is lovely. "}
 _EVENT = _event(_LOVELY)
@@ -136,6 +159,8 @@ class Light(asyncio.Protocol):
             apart, first = _DELAY.search(line), _FIRST.search(line)
             delay = float(apart[1]) if apart else int(asked[2]) / 1000 if asked and asked[2] else 0.0
             self._stream(events, delay, float(first[1]) if first and names else 0.0)
+        elif b"/chat/completions" in line:
+            self.transport.write(_numbered(_COMPLETION, same=same))
         elif names:
             self.transport.write(_unary(*_calls(names)))
         else:

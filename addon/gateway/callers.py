@@ -42,4 +42,5 @@ def caller_of(request: HTTPConnection, session: str, key: str) -> Caller:
     if not (key.isascii() and key.isprintable()):  # refused here, because the HTTP client's error would show the key
         raise Problem(401, _BAD_KEY, code="invalid_api_key")
     client = request.client
-    return Caller(named, key, (client.host, client.port) if client else ("127.0.0.1", 0))
+    address = (client.host, client.port) if client else ("127.0.0.1", 0)
+    return Caller(named, key, address, request.headers.get("user-agent"))

@@ -23,6 +23,7 @@ from addon.gateway.upstream_factory import Caller, UpstreamFactory
 from addon.graft.capture import note_answer
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
+from addon.kept_requests import Bodies
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
@@ -47,7 +48,7 @@ class Engine:
         executors: Executors,
         upstreams: UpstreamFactory,
         report: Callable[[Summary], None] = lambda summary: None,
-        begun: Callable[[Summary], None] = lambda summary: None,
+        begun: Callable[[Summary, Bodies], None] = lambda summary, bodies: None,
     ) -> None:
         self._grafter = grafter
         self._executors = executors
@@ -154,6 +155,7 @@ class Engine:
         self, caller: Caller, model: str, handover: Handover, *, stream: bool
     ) -> AsyncGenerator["_Turn"]:
         began, turn = time.monotonic(), _Turn(Summary(caller.session, model=model, is_streamed=stream))
+        turn.summary.note_client(caller.user_agent)
         try:
             yield turn
         except BaseException as error:
@@ -197,7 +199,13 @@ class Engine:
                 yield out
             return
         turn.summary = outcome.summary or turn.summary
-        self._begun(turn.summary)
+        turn.summary.note_client(caller.user_agent)
+        address = sent.address
+        asker = asker_of_key(caller.key)
+        self._begun(
+            turn.summary,
+            Bodies(address.method, address.url, address.headers, sent.body, outcome.body, asker, True, sent.turn_ids),
+        )
         upstream = self._upstreams.upstream(caller, sent.body, streams=turn.summary.is_streamed)
         if outcome.exchange is None:
             async with aclosing(_forward_ungrafted(grafter, upstream, sent.address, outcome)) as output:

@@ -53,6 +53,7 @@ class Handover:
         if found is None:
             return None
         self._response_id, answer = found
+        self._owners.late_writes.forget(_key(self._response_id, whole=False))
         logger.info("session %s: a request was sent again and gets the stored answer", self._session)
         for turn_id in (await self._store.response(self._session, self._response_id)).turns:
             # Delivered with the answer: the next request like this one is new.
@@ -106,13 +107,20 @@ class Handover:
             return
         mark = self._store.mark_handed_over if whole else self._store.mark_not_handed_over
         note = partial(mark, self._session, self._response_id)
+        late_writes, key = self._owners.late_writes, _key(self._response_id, whole=whole)
         try:
             await note()
+            if not whole:
+                late_writes.remember(key, note)
         except StoreUnavailable as error:
-            self._owners.late_writes.add(f"{self._response_id} handed over: {whole}", note)
+            late_writes.add(key, note)
             logger.warning("whether a client received its answer is noted later: %s", error)
         except Exception:
             logger.exception("whether a client received its answer could not be noted")
+
+
+def _key(response_id: str, *, whole: bool) -> str:
+    return f"{response_id} handed over: {whole}"
 
 
 class HandoverResponse(Response):

@@ -5,15 +5,19 @@ The id of an item that the proxy makes holds the id of its response, so no index
 
 import asyncio
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import batched
+from typing import Any
 
 from addon.core.dialects.responses import is_reference, whole_items
 from addon.core.framing.documents import Document, encode
 from addon.web.problems import Problem
-from store.base import Store, UnknownResponse
+from store.base import Store
 
 INPUT = "input"
 """The member of a stored Response object that contains the request's input."""
+_READ_AT_ONCE = 50
+"""Responses."""
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]+")
 
 
@@ -38,54 +42,34 @@ async def resolved(store: Store, session: str, body: Any, max_body: int) -> Any:
     places = [at for at, item in enumerate(items) if isinstance(item, dict) and is_reference(item)]
     if not places:
         return body
-    found, given, size = _Found(store, session), list(items), 0
+    found, given, size = await _found(store, session, [items[at].get("id") for at in places]), list(items), 0
     for at in places:
         item_id = items[at].get("id")
-        item = await found.item(item_id) if isinstance(item_id, str) else None
+        item = found.get(item_id) if isinstance(item_id, str) else None
         if item is None:
             words = f"Item with id '{item_id}' not found: no stored response of this session has it"
             raise Problem(404, words, field=f"{INPUT}[{at}].id")
-        given[at], size = item.document, size + item.size
+        given[at], size = item, size + len(encode(item))
         if size > max_body:
             words = f"the items that the input refers to are larger than graft_max_body, {max_body} bytes"
             raise Problem(413, words, field=f"{INPUT}[{at}].id")
     return {**body, INPUT: given}
 
 
-class _Item(NamedTuple):
-    """`size`: in bytes of JSON."""
-
-    document: Document
-    size: int
-
-
-class _Found:
-    """The items of all responses that were looked at, by their ids."""
-
-    def __init__(self, store: Store, session: str) -> None:
-        self._store = store
-        self._session = session
-        self._responses: set[str] = set()
-        self._documents: dict[str, Document] = {}
-        self._items: dict[str, _Item] = {}
-
-    async def item(self, item_id: str) -> _Item | None:
-        if (known := self._items.get(item_id)) is not None:
-            return known
-        if (match := _ITEM_ID.fullmatch(item_id)) is not None and match[1] not in self._responses:
-            self._responses.add(match[1])
-            await self._read(f"resp_{match[1]}")
-        if (document := self._documents.get(item_id)) is None:
-            return None
-        item = self._items[item_id] = _Item(document, len(encode(document)))
-        return item
-
-    async def _read(self, response_id: str) -> None:
+async def _found(store: Store, session: str, item_ids: Sequence[object]) -> dict[str, Document]:
+    """All items, by their ids, of the responses that these items belong to."""
+    matches = (_ITEM_ID.fullmatch(item_id) for item_id in item_ids if isinstance(item_id, str))
+    response_ids = dict.fromkeys(f"resp_{match[1]}" for match in matches if match)
+    found: dict[str, Document] = {}
+    for some in batched(response_ids, _READ_AT_ONCE, strict=False):
+        responses = await store.responses(session, some)
+        for response_id in some:
+            if (response := responses.get(response_id)) is None:
+                continue
+            document = response.document or {}
+            for item in (*whole_items(document.get(INPUT, []), response.contents), *document.get("output", [])):
+                found.setdefault(item["id"], item)
+        if len(responses) < len(some):
+            return found  # the request is refused
         await asyncio.sleep(0)  # the store may not wait for anything, and there may be many
-        try:
-            response = await self._store.response(self._session, response_id)
-        except UnknownResponse:
-            return
-        document = response.document or {}
-        for item in (*whole_items(document.get(INPUT, []), response.contents), *document.get("output", [])):
-            self._documents.setdefault(item["id"], item)
+    return found

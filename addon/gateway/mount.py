@@ -15,6 +15,7 @@ from addon.gateway.response_socket import socket_route
 from addon.gateway.responses import ResponsesRoutes
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
+from addon.kept_requests import Bodies
 from addon.loop.executors import Executors
 from addon.web.extra_routes import ExtraRoutes
 from store.base import Store
@@ -36,7 +37,7 @@ def gateway_routes(
     upstreams: UpstreamFactory,
     environ: Mapping[str, str],
     report: Callable[[Summary], None] = lambda summary: None,
-    begun: Callable[[Summary], None] = lambda summary: None,
+    begun: Callable[[Summary, Bodies], None] = lambda summary, bodies: None,
     download: Download | None = None,
 ) -> ExtraRoutes:
     """`download` fetches files that requests name by URLs. `begun` is called when a turn's request is rewritten,

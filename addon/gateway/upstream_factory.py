@@ -6,11 +6,13 @@ from addon.loop.upstream import Upstream
 
 
 class Caller(NamedTuple):
-    """The session, the upstream API key, and the caller's host and port if known."""
+    """The session, the upstream API key, the caller's host and port if known, and what it calls
+    itself."""
 
     session: str
     key: str
     address: tuple[str, int]
+    user_agent: str | None = None
 
 
 class UpstreamFactory(Protocol):

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from addon.core.framing.documents import Document, get, parts_of
-from addon.core.history.calls import calls_in, response_of, responses_in
+from addon.core.history.calls import calls_in, responses_in
 from addon.core.history.keys import marks_of
+from addon.core.history.outcomes import outcome_in
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.history.turns import HistoryTurn
 from addon.core.history.visible import visible_digest
+from addon.graft.call_outcomes import outcome_of_call
 from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry
@@ -224,7 +226,7 @@ def _client_results(visible: Sequence[Document], answered: Sequence[Document], t
     unmatched = responses_in(answered)
     found = [take_response(call, unmatched) for call in client_calls(visible, true)]
     return {
-        slot.call_id: get(one, "response") or {}
+        slot.call_id: outcome_in(one)
         for slot, one in zip(true.steps[-1].slots, found, strict=True)
         if one is not None and slot.call_id is not None
     }
@@ -249,9 +251,7 @@ def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
     """A ledger entry with the present results of its calls."""
     steps = [_step(step, calls) for step in entry.steps]
     responses = {
-        slot.call_id: response_of(call.result, call.error)
-        if (call := calls.get(slot.call_id)) and call.status.final
-        else None
+        slot.call_id: outcome_of_call(call) if (call := calls.get(slot.call_id)) and call.status.final else None
         for step in steps
         for slot in step.slots
         if slot.call_id is not None

@@ -18,6 +18,7 @@ from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
+from addon.core.problems import problem
 from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
 from addon.graft.continuations import Continuations
@@ -28,7 +29,6 @@ from addon.graft.owners import ByHand, Owners
 from addon.graft.pending_step import Hangup, PendingStep
 from addon.graft.plain_notes import PlainNotes
 from addon.graft.prefixes import Prefixes
-from addon.graft.problems import problem
 from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.search_state import Hits
 from addon.graft.session_config import SessionConfig, SessionConfigs

@@ -221,6 +221,7 @@ class Journal:
         if turn.progress != progress:
             turn = turn.model_copy(update={"progress": progress})
         self._turns[turn_id] = turn
+        self.exchange.summary.turn_id = self.exchange.summary.turn_id or turn_id
         return turn
 
     def _call(self, turn_id: str, call: CapturedCall, number: int) -> Call:

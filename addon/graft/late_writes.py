@@ -1,9 +1,12 @@
-"""Writes that a failing store refused, and that nobody can send again: they are made later."""
+"""Writes that nobody else can send again: those that a failing store refused are made later, and the latest of those
+that it took are made once more if its server may have lost them."""
 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 from store.base import AlreadyAnswered, Store, StoreUnavailable, UnknownCall
 
@@ -14,13 +17,26 @@ type Write = Callable[[], Awaitable[object]]
 _FIRST_PAUSE = 0.1  # seconds between the tries, doubled with each
 _MAX_PAUSE = 5.0
 
+_KEPT = 60.0  # seconds before the latest write from which on writes are remembered
+_MOST = 1000  # of them
+MOST_BYTES = 4 << 20  # that they hold
+
+
+class _Remembered(NamedTuple):
+    write: Write
+    size: int
+    at: float
+
 
 class LateWrites:
     """Each write has a key: of two with the same key, the first is made."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._clock = clock
         self._waiting: dict[str, Write] = {}
+        self._remembered: dict[str, _Remembered] = {}  # oldest first
+        self._remembered_bytes = 0
         self._retries: asyncio.Task[None] | None = None
         self._made = asyncio.Event()
         self._making = asyncio.Lock()
@@ -33,6 +49,32 @@ class LateWrites:
         if self._retries is None or self._retries.done():
             with contextlib.suppress(RuntimeError):  # without an event loop, `flush` makes it
                 self._retries = asyncio.get_running_loop().create_task(self._retry(), name="writes made later")
+
+    def remember(self, key: str, write: Write, size: int = 0) -> None:
+        """A write that the store has just taken, and that may be made twice. `size`: of what it holds, in bytes, up
+        to `MOST_BYTES`. If it has the key of another, it takes its place."""
+        if not self._store.suspends:
+            return  # what it has taken, it has
+        self.forget(key)
+        now = self._clock()
+        self._remembered[key] = _Remembered(write, size, now)
+        self._remembered_bytes += size
+        while self._remembered_bytes > MOST_BYTES or len(self._remembered) > _MOST or self._oldest < now - _KEPT:
+            self.forget(next(iter(self._remembered)))
+
+    def forget(self, key: str) -> None:
+        """What this write did no longer holds."""
+        if (made := self._remembered.pop(key, None)) is not None:
+            self._remembered_bytes -= made.size
+
+    @property
+    def _oldest(self) -> float:
+        return next(iter(self._remembered.values())).at
+
+    def repeat(self) -> None:
+        """The store's server may have lost what was remembered: make it once more."""
+        for key, made in self._remembered.items():
+            self.add(key, made.write)
 
     async def flush(self, keys: Iterable[str] | None = None) -> None:
         """Make the waiting writes with these keys, each once; None: all. Raises StoreUnavailable."""

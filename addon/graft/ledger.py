@@ -194,9 +194,9 @@ async def store_client_results(
             if not true.passthrough or not true.pending:
                 continue
             called, answered = (history.turns[at].contents(body) for at in (index, index + 1))
-            for call_id, response in client_results(None if kept_by_service else called, answered, true).items():
+            for call_id, outcome in client_results(None if kept_by_service else called, answered, true).items():
                 try:
-                    await store.answer(session, call_id, result=response)
+                    await store.answer(session, call_id, result=outcome["response"], parts=outcome.get("parts", ()))
                     stored = True
                 except (AlreadyAnswered, UnknownCall):
                     continue

@@ -16,6 +16,9 @@ from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
 
+TRY = "try"
+"""In place of the surface: nobody's model called the tool, somebody tries it."""
+
 
 class RecordSource(Protocol):
     """Where calls come from."""
@@ -127,12 +130,14 @@ def call_of(
     source: RecordSource, turn_id: str, call: CapturedCall, initial_state: InitialState, *, now: float, number: int = 0
 ) -> Call:
     """`number`: the round of the call."""
+    status = _status(initial_state)
+    is_running = status is Status.RUNNING
     return Call(
         call_id=call.call_id,
         session=source.config.session,
         name=call.name,
         args=call.args,
-        status=_status(initial_state),
+        status=status,
         error=initial_state.error,
         owner=initial_state.owner,
         redeliver=initial_state.redeliver,
@@ -145,6 +150,8 @@ def call_of(
         surface=source.target.surface,
         round=number,
         index=call.place,
+        attempts=int(is_running),
+        started_at=now if is_running else None,
         created_at=now,
         updated_at=now,
     )

@@ -2,31 +2,35 @@
 
 import dataclasses
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.security.credentials import masked
 from addon.core.tools.tool_plan import Toolbox, declared_names
-from addon.graft.exchange import Forward, Reply
+from addon.graft.exchange import Abandoned, Forward
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Target, takes_ids
-from store.base import Store
-from store.models import Toolset
+from store.base import Store, StoreUnavailable
+from store.models import Call, Toolset
 
 
 class ClientRequest(NamedTuple):
     """What the client sent. `grafted`: the recording lacks it, and `body` is what went upstream. `session`: None if the
-    recording does not name one. `keeps_tools`: the client's tools are kept whatever the session does with tools."""
+    recording does not name one. `keeps_tools`: the client's tools are kept whatever the session does with tools.
+    `at_door`: it came by a front door. `turn_ids`: as in `Grafter.request`."""
 
     body: bytes
     grafted: bool
     session: str | None
     keeps_tools: bool
+    at_door: bool = False
+    turn_ids: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,37 @@ class ReplayedRequest:
         return self.before != self.after
 
 
+class _ReadOnly:
+    """A store's reads."""
+
+    read_only = True
+    _READS = frozenset(
+        {
+            *("cached_tools", "call", "changes", "clock", "lease_left", "look_up", "outage", "revision", "secret"),
+            *("snapshot", "snapshot_with", "suspends", "wait_call"),
+        }
+    )
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._READS:
+            raise StoreUnavailable(f"read-only: {name} is not available")
+        return getattr(self._store, name)
+
+    async def bind(self, *_: object, **__: object) -> None:
+        return None
+
+    async def settle_lost(self) -> Sequence[Call]:
+        return ()
+
+
+def read_only(store: Store) -> Store:
+    """An open store for `replay`: what it would write is left out."""
+    return cast(Store, _ReadOnly(store))
+
+
 async def replay(
     requests: Iterable[RecordedRequest],
     store: Store,
@@ -66,18 +101,20 @@ async def replay(
     *,
     session: str | None,
     toolset: Toolset | None,
+    shared: Sequence[Document] = (),
 ) -> AsyncIterator[ReplayedRequest]:
     """Replay the requests in order.
 
     If `session` is given, only its requests are replayed; requests without a recorded session count as its own.
-    `toolset` replaces the sessions' tools. The store is only read: open it read-only."""
-    grafter = Grafter(store, settings, Metrics())
+    `toolset` replaces the sessions' tools. `shared`: the declarations of the proxy's own tools. The store is only read:
+    open it read-only, or give a `read_only` of it."""
+    grafter = Grafter(store, settings, Metrics(), shared)
     for request in requests:
         client = request.client
         name = client.session or session or settings.session
         if session not in (None, name):
             continue
-        config = await _session_config(grafter, name, toolset)
+        config = await _session_config(grafter, name, toolset, at_door=client.at_door)
         body = client.body
         if config is not None and client.keeps_tools:
             config = dataclasses.replace(config, client_tools="keep")
@@ -93,10 +130,14 @@ async def replay(
                 body,
                 asker=request.asker,
                 takes_ids=takes_ids(request.target, request.path),
+                turn_ids=client.turn_ids,
+                hangup=_at_once,
             )
             if isinstance(outcome, Forward):
                 after = outcome.body
-            elif isinstance(outcome, Reply):
+            elif isinstance(outcome, Abandoned):
+                note = "calls of its last step are running: replay it when they have ended"
+            else:
                 after, note = outcome.body, f"answered by the proxy with {outcome.status}"
         yield ReplayedRequest(
             request.method, masked(request.url), name, _document(request.body), _document(after), note
@@ -120,10 +161,18 @@ def _ungrafted(body: bytes, toolbox: Toolbox) -> bytes:
     return encode({**kept, "tools": tools} if tools else kept)
 
 
-async def _session_config(grafter: Grafter, session: str, toolset: Toolset | None) -> SessionConfig | None:
+async def _session_config(
+    grafter: Grafter, session: str, toolset: Toolset | None, *, at_door: bool
+) -> SessionConfig | None:
     if toolset is None:
+        if at_door:
+            return await grafter.door_config(session)
         return await grafter.session_config(session)
     return grafter.session_configs.build(session, await grafter.store.snapshot(session), toolset)
+
+
+async def _at_once() -> None:
+    """Nobody waits for a replay."""
 
 
 def _document(body: bytes) -> Document | str:

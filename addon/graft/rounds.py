@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
 from addon.core.framing.documents import Document, decode, get, index_of, objects
+from addon.core.history.outcomes import fitted
 from addon.core.history.request import Request
 from addon.core.toolloop import WRONG_CALLS, End, Ended, Loop, Round, RunTools, Send, tool_loop
+from addon.core.tools.tool_plan import generation
 from addon.graft.exchange import Exchange, Paused
 from addon.graft.owners import Owners
 from addon.graft.resumption import Resumption
@@ -37,6 +39,7 @@ class Rounds:
         self._request = request
         self._loop = None if request is None else _tool_loop(exchange)
         self._owners = owners
+        self._generation = generation(exchange.model)
         self.has_one_candidate = _candidate_count(exchange.request) == 1
         self.runs_calls = request is not None and self.has_one_candidate and _runs_calls(exchange)
         self._asked: Send | RunTools | None = None
@@ -109,7 +112,8 @@ class Rounds:
         for call in calls:
             head = {} if call.gemini_id is None else {"id": call.gemini_id}
             name = names.get(call.name, call.name)
-            parts.append({"functionResponse": {**head, "name": name, "response": responses[call.call_id]}})
+            outcome = fitted(responses[call.call_id], self._generation)
+            parts.append({"functionResponse": {**head, "name": name, **outcome}})
         return parts
 
     def _sent(self, asked: Send) -> bytes:

@@ -90,6 +90,7 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
         raise
     if found is None:
         return None
+    grafter.owners.late_writes.forget(_key("broken off", found[0].turn_id))
     logger.info("session %s: a request was sent again, its answer goes on where it broke off", session)
     return resumption(*found, partial(grafter.owners.may_run_twice, exchange.config))
 
@@ -144,6 +145,7 @@ async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: flo
             # later it may be another proxy's
             mark = partial(grafter.store.mark_broken_off, session, turn_id, proxy_id=machine.exchange.proxy_id)
             await _mark(grafter, "broken off", turn_id, mark)
+            late_writes.remember(_key("broken off", turn_id), mark)
     except StoreUnavailable as error:
         logger.warning("an answer that broke off is left to a retry later: %s", error)
     except Exception as error:
@@ -157,5 +159,9 @@ async def _mark(grafter: Grafter, what: str, turn_id: str, write: Write) -> None
     try:
         await write()
     except StoreUnavailable:
-        grafter.owners.late_writes.add(f"{turn_id} {what}", write)
+        grafter.owners.late_writes.add(_key(what, turn_id), write)
         raise
+
+
+def _key(what: str, turn_id: str) -> str:
+    return f"{turn_id} {what}"

@@ -38,6 +38,7 @@ from addon.hooks.streams import (
     stream_through,
 )
 from addon.hooks.unknown_sessions import UnknownSessions
+from addon.kept_requests import Bodies
 from addon.surfaces import Framing, Operation
 from addon.web import tasks
 from store.base import StoreUnavailable
@@ -153,11 +154,12 @@ class Grafting:
             self._pass_unchanged(flow, grafted)
             return
         hangup = Hangup(flow.client_conn, self.routing.in_flight)
+        asker = asker_in(flow.request)
         outcome = await runtime.grafter.request(
             grafted.route.target,
             grafted.config,
             body,
-            asker=asker_in(flow.request),
+            asker=asker,
             url=url_of(flow.request),
             takes_ids=grafted.route.takes_ids,
             hangup=hangup.wait,
@@ -176,8 +178,13 @@ class Grafting:
             flow.response = response_of(outcome)
         else:
             if outcome.summary is not None:
+                sent = flow.request
+                outcome.summary.note_client(value(sent.headers, b"user-agent"))
                 self.summaries[flow] = outcome.summary
-                runtime.recent.begin(outcome.summary)
+                runtime.recent.begin(
+                    outcome.summary,
+                    Bodies(sent.method, url_of(sent), sent.headers.fields, body, outcome.body, asker),
+                )
             if outcome.exchange is not None and self.looping.needs_loop(outcome.exchange):
                 del self._requests[flow]
                 self.answered_here[flow] = True

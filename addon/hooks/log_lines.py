@@ -7,7 +7,7 @@ from typing import Any
 
 from mitmproxy import ctx
 
-from addon.graft.problems import FIELDS
+from addon.core.problems import FIELDS
 
 DETAILS = 2
 """The lowest `flow_detail` that shows more of a flow than its URL."""

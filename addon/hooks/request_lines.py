@@ -15,6 +15,7 @@ from mitmproxy.hooks import UpdateHook
 from addon.core.summaries import ANSWERED_HERE, SYMBOLS, Summary, ascii_only, fields_of, line_of
 from addon.hooks.breaks import error_response
 from addon.hooks.grafting import Grafting
+from addon.hooks.headers import value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.log_lines import DETAILS, iso_time
 from addon.hooks.routing import Route, Routing
@@ -60,6 +61,13 @@ class RequestLines:
         if flow.websocket is None:
             self._show(flow)
 
+    def websocket_start(self, flow: http.HTTPFlow) -> None:
+        """A Live connection begins. It is listed while it is open."""
+        route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
+        if route is not None and runtime is not None:
+            self.grafting.summaries[flow] = summary = _new_summary(flow, route)
+            runtime.recent.begin(summary)
+
     def websocket_end(self, flow: http.HTTPFlow) -> None:
         self._show(flow)
 
@@ -75,12 +83,13 @@ class RequestLines:
         return about in self.routing.routes or about in self.shadow_flows.flows
 
     def _show(self, flow: http.HTTPFlow) -> None:
-        if self._has_flow_list:
-            self._comment(flow)
         route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
         summary = None if route is None else self._summary(flow, route)
-        if summary is not None and runtime is not None:
-            runtime.recent.end(summary)
+        if summary is not None:
+            if self._has_flow_list:
+                _comment(flow, summary)
+            if runtime is not None:
+                runtime.recent.end(summary)
         dumper = self._dumper
         if dumper is None or not self._detail:
             return
@@ -92,21 +101,10 @@ class RequestLines:
         elif log == "json" and flow not in self.shadow_flows.flows:
             self._write_document(_fields_of_other(flow))
 
-    def _comment(self, flow: http.HTTPFlow) -> None:
-        """Say in the flow list of mitmproxy or mitmweb what mitmdump prints of a request."""
-        route = self.routing.routes.get(flow)
-        if route is None or flow.comment:
-            return
-        summary = self._summary(flow, route)
-        summary.count_end()
-        flow.comment = line_of(summary)
-        ctx.master.addons.trigger(UpdateHook([flow]))
-
     def _summary(self, flow: http.HTTPFlow, route: Route) -> Summary:
-        summary, target = self.grafting.summaries.pop(flow), route.target
+        summary = self.grafting.summaries.pop(flow)
         if summary is None:
-            summary = Summary(route.session, target.surface, target.operation, target.model)
-            summary.is_streamed = target.operation is Operation.STREAM
+            summary = _new_summary(flow, route)
             if flow in self.grafting.answered_here:
                 summary.end = ANSWERED_HERE
         if flow.response is not None:
@@ -142,6 +140,22 @@ class RequestLines:
     def _write_document(self, fields: dict[str, Any]) -> None:
         document = {"time": iso_time(time.time()), "level": "info", **fields}
         self._dumper.outfp.write(f"{json.dumps(document)}\n")
+
+
+def _new_summary(flow: http.HTTPFlow, route: Route) -> Summary:
+    target = route.target
+    summary = Summary(route.session, target.surface, target.operation, target.model)
+    summary.is_streamed = target.operation is Operation.STREAM
+    summary.note_client(value(flow.request.headers, b"user-agent"))
+    return summary
+
+
+def _comment(flow: http.HTTPFlow, summary: Summary) -> None:
+    """Say in the flow list of mitmproxy or mitmweb what mitmdump prints of a request."""
+    if not flow.comment:
+        summary.count_end()
+        flow.comment = line_of(summary)
+        ctx.master.addons.trigger(UpdateHook([flow]))
 
 
 def _fields_of_other(flow: http.HTTPFlow) -> dict[str, Any]:

@@ -26,11 +26,13 @@ from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.hooks.heap import give_back_when_idle
+from addon.hooks.server_restarts import ServerRestarts
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
 from addon.loop.siblings import Siblings
 from addon.loop.sources import ProxySources, sources_of
+from addon.loop.tries import Tries
 from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
@@ -55,7 +57,7 @@ logger = logging.getLogger("toolgraft")
 
 FIXED = (
     *("config", "config_trusted", "tools", "mcp", "mcp_pin", "store", "durability", "cache_bytes", "state", "ttl"),
-    *("control", "token", "egress", "max_tools", "max_tool", "max_line", "max_body", "max_connections"),
+    *("control", "token", "egress", "max_tools", "max_tool", "max_line", "max_media", "max_body", "max_connections"),
     *("max_headers", "header_timeout"),
 )
 """Settings that cannot change while the proxy runs."""
@@ -110,7 +112,7 @@ class Runtime:
         self.connection_limits = connection_limits(settings.max_connections, raise_descriptor_limit())
         self.store = store
         self.metrics = Metrics()
-        self.recent = RecentRequests(has_siblings=membership() is not None)
+        self.recent = RecentRequests(has_siblings=membership() is not None, most_bodies=settings.keep_requests)
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
         self._siblings = Siblings(settings.state / "processes", self.proxy_id) if store.suspends else None
 
@@ -126,7 +128,9 @@ class Runtime:
             count=self.metrics.count_ended,
             checks=checks,
             siblings=self._siblings,
+            max_media=settings.max_media,
         )
+        self.restarts = ServerRestarts(self.executors.source)
         self.budget = Budget(settings.cache_bytes)
         store.remember_within(self.budget)
         self.metrics.cache_sizes = self.budget.sizes
@@ -175,10 +179,13 @@ class Runtime:
                 version=package_version(),
                 pins=pins,
                 shared=lambda: self.grafter.session_configs.shared,
+                origin=self.executors.origin,
                 processes=self._processes,
                 recent=self.recent,
                 problems=self._problems,
                 tool_version=self._tool_version,
+                try_tool=Tries(self.executors, lambda session: self.grafter.session_config(session)).begin,
+                restart_server=self.restarts.everywhere,
                 setting_rows=lambda: self.setting_rows(),
                 extra_routes=gateway_routes(
                     store=store,
@@ -261,6 +268,8 @@ class Runtime:
         self.settings = settings
         shared = self.grafter.session_configs.shared
         self.grafter = Grafter(self.store, settings, self.metrics, shared, self.executors, self.budget)
+        self.recent.bodies.most = settings.keep_requests
+        self.recent.bodies.shrink()
         if self.control is not None:
             self.control.change(settings)
 
@@ -353,8 +362,14 @@ class Runtime:
         if self._server is not None:
             self._server.stop_listening()
 
-    def describe(self) -> Document:
-        """What this process does now, for `/v1/processes` and `/metrics`."""
+    def describe(self, question: Document) -> Document:
+        """The answer to a question (`addon.supervisor.messages`). `{}`: what this process does now, for `/v1/processes`
+        and `/metrics`. For a request: its bodies (`CleanRequest.message`, or null)."""
+        if server := question.get("restart"):
+            return {"restarts": self.restarts.begin(server)}
+        if request_id := question.get("request"):
+            found = self.recent.clean(request_id, self.store.secret)
+            return {"request": found.message() if found is not None else None}
         member, source = membership(), self.executors.source
         return {
             "pid": os.getpid(),
@@ -366,6 +381,7 @@ class Runtime:
             "mcp": [asdict(state) for state in source.server_states()] if source is not None else [],
             "metrics": self.metrics.render().decode(),
             "recent": self.recent.records() if member is not None else [],
+            "usage": self.recent.usage.describe() if member is not None else {},
         }
 
     async def _problems(self, session: str, name: str, args: Document) -> list[str]:
@@ -376,9 +392,10 @@ class Runtime:
         config = await self.grafter.session_config(session)
         return "" if config is None else self.executors.binding(config, name).version.hex()
 
-    async def _processes(self) -> list[Document]:
+    async def _processes(self, request_id: str = "") -> list[Document]:
         member = membership()
-        return [self.describe()] if member is None else await member.states()
+        question = {"request": request_id} if request_id else {}
+        return [self.describe(question)] if member is None else await member.states(question)
 
     async def _follow_pins(self, pins: Pins) -> None:
         """Take over the MCP tools that somebody accepts at another process."""

@@ -3,7 +3,7 @@
 import difflib
 import logging
 
-from addon.graft.problems import problem
+from addon.core.problems import problem
 from addon.web import tasks
 from store.base import Store, StoreError
 

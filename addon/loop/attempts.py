@@ -3,24 +3,27 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from addon.loop.results import result_json
+from addon.core.history.media import redacted_parts
 from addon.own_secrets import own_secrets
 from addon.tools.base import ToolError
 from addon.tools.bounded import bounded
+from addon.tools.outputs import ToolOutput, output_of
 from addon.tools.retries import with_retries
 
 
 async def attempt(
-    run: Callable[[], Awaitable[Any]], name: str, *, timeout: float, retries: int, idempotent: bool
-) -> bytes:
-    """The result of `run` as JSON. `timeout`: seconds for each try; `retries`: tries after the first.
+    run: Callable[[], Awaitable[Any]], name: str, *, timeout: float, retries: int, idempotent: bool, max_media: int
+) -> ToolOutput:
+    """The output of `run`, with media of at most `max_media` bytes. `timeout`: seconds for each try; `retries`: tries
+    after the first.
 
     Raises the error of the last try. A tool that is not idempotent is retried only if the try did not reach it.
     """
 
-    async def result() -> bytes:
-        data = result_json(await run())
-        return own_secrets.redaction.data(data)
+    async def result() -> ToolOutput:
+        output = output_of(await run(), max_media)
+        redact = own_secrets.redaction.data
+        return ToolOutput(redact(output.data), tuple(redacted_parts(output.parts, redact)))
 
     return await with_retries(
         lambda: bounded(result, timeout, name), retries, lambda error: is_retryable(error, idempotent=idempotent)

@@ -3,8 +3,8 @@
 import logging
 
 from addon.core.answers.answer import CapturedCall
+from addon.core.problems import problem
 from addon.core.summaries import arguments, shortened
-from addon.graft.problems import problem
 
 logger = logging.getLogger("toolgraft")
 

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,9 @@ import msgspec
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
-from addon.core.history.calls import args_key, response_of
+from addon.core.history.calls import args_key
+from addon.core.history.outcomes import outcome_of
+from addon.graft.call_outcomes import outcome_of_call
 from addon.graft.exchange import STORE_FAILED
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
@@ -25,6 +28,7 @@ from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler
 from addon.tools.base import ToolError, error_text
+from addon.tools.outputs import MAX_MEDIA, ToolOutput
 from addon.tools.schema_checks import SchemaChecks
 from store.base import NotPending, Store, StoreError, StoreUnavailable
 from store.models import Call, Status
@@ -42,7 +46,7 @@ _STORE_PAUSE = 0.2
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Shared by all calls. `invoke` runs a call once with the proxy's own executors; `abandon` cancels a run that is no
-    longer waited for."""
+    longer waited for. `max_media`: bytes of the images and files of one result."""
 
     store: Store
     keeper: ResultKeeper
@@ -50,7 +54,8 @@ class RunContext:
     shared: SharedRuns
     checks: SchemaChecks
     invoke: Callable[[Binding, CapturedCall], Awaitable[Any]]
-    abandon: Callable[[asyncio.Task[bytes]], None]
+    abandon: Callable[[asyncio.Task[ToolOutput]], None]
+    max_media: int = MAX_MEDIA
 
 
 class CallExpired(ToolError):
@@ -86,15 +91,16 @@ class CallRun:
         self.seconds = self.timeout * (1 + (self.rules.retries or 0))
         self.has_begun = initial_state.loop_id is not None
         self.has_worker = False
+        self.ran_at: float | None = None
 
     async def response(self, step: RunningStep) -> Document:
-        """The functionResponse's `response`. The step, which refers to this call, is not kept: with it the call would
+        """The outcome of the call. The step, which refers to this call, is not kept: with it the call would
         stay until the garbage collector runs."""
         call = self.call
         try:
             if self.initial.error is not None:
                 report_failure(self.session, call, self.initial.error)
-                return response_of(None, self.initial.error)
+                return outcome_of(None, self.initial.error)
             if self.initial.repeats is not None:
                 return await self._response_of(self.initial.repeats)
             if self.initial.unchecked and self.binding.schema is not None:
@@ -134,10 +140,10 @@ class CallRun:
             patience = self._patience if call.owner == "hand" else math.inf
             call = await self.context.waits.final_call(self.session, call_id, patience) or call
         if call.status.final and call_id == self.call.call_id:
-            return response_of(call.result, call.error)
+            return outcome_of_call(call)
         if not call.status.final:
             return await self._store_result(error=self._no_result(call))
-        return await self._store_result(result=call.result, error=call.error)
+        return await self._store_result(result=call.result, error=call.error, parts=call.parts)
 
     async def _stored(self, call_id: str) -> Call:
         """The call. A store that fails is asked again, as long as the tool may take. Raises StoreError."""
@@ -179,6 +185,7 @@ class CallRun:
 
     async def _run(self) -> Document:
         """Run the call. A result by hand abandons the run."""
+        self.ran_at = time.monotonic()
         if self.binding.handler is not Handler.WORKERS:
             if not self.has_begun:
                 try:
@@ -203,7 +210,7 @@ class CallRun:
             raise
         return await self._store_outcome(run)
 
-    async def _external_response(self, run: asyncio.Task[bytes]) -> Document | None:
+    async def _external_response(self, run: asyncio.Task[ToolOutput]) -> Document | None:
         """The response that came from elsewhere during the run. None if the run has ended first, if a worker runs the
         call, or if the store could not be read."""
         elsewhere = asyncio.ensure_future(self.context.waits.final_call(self.session, self.call.call_id))
@@ -217,11 +224,11 @@ class CallRun:
                 or (call := elsewhere.result()) is None
             ):
                 return None
-            return response_of(call.result, call.error)
+            return outcome_of_call(call)
         finally:
             elsewhere.cancel()
 
-    async def _store_outcome(self, run: asyncio.Task[bytes]) -> Document:
+    async def _store_outcome(self, run: asyncio.Task[ToolOutput]) -> Document:
         """Store the outcome of a finished run, and return the response."""
         if run.cancelled():
             return await self._store_result(error=f"{self.call.name} was cancelled from within")
@@ -231,9 +238,10 @@ class CallRun:
         if error is not None:
             message = error_text(error)
             return await self._store_result(error=message)
-        return await self._store_result(result=msgspec.json.decode(run.result()))
+        data, parts = run.result()
+        return await self._store_result(result=msgspec.json.decode(data), parts=parts)
 
-    async def _result(self) -> bytes:
+    async def _result(self) -> ToolOutput:
         """The result, possibly shared with identical calls."""
         rules, call = self.rules, self.call
         run = self._worker_result if self.binding.handler is Handler.WORKERS else self._own_result
@@ -249,16 +257,17 @@ class CallRun:
                 if self.has_worker:
                     raise
 
-    async def _own_result(self) -> bytes:
+    async def _own_result(self) -> ToolOutput:
         return await attempt(
             lambda: self.context.invoke(self.binding, self.call),
             self.call.name,
             timeout=self.timeout,
             retries=self.rules.retries or 0,
             idempotent=self.rules.idempotent,
+            max_media=self.context.max_media,
         )
 
-    async def _worker_result(self) -> bytes:
+    async def _worker_result(self) -> ToolOutput:
         """Release this call to workers, and wait for the result."""
         self.has_worker = True
         with contextlib.suppress(NotPending):  # already final
@@ -272,14 +281,14 @@ class CallRun:
             raise ToolError(self._no_result(call))
         if call.status is not Status.DONE:
             raise ToolError(str(call.error))
-        return msgspec.json.encode(call.result)
+        return ToolOutput(msgspec.json.encode(call.result), tuple(call.parts))
 
     async def _manual_response(self) -> Document:
         """Wait until somebody gives the result through the control API."""
         call = await self.context.waits.final_call(self.session, self.call.call_id, self._patience)
         if call is None:
             return await self._store_result(error=self._unanswered)
-        return response_of(call.result, call.error)
+        return outcome_of_call(call)
 
     @property
     def _patience(self) -> float:
@@ -306,7 +315,7 @@ class CallRun:
                 report_failure(self.session, self.call, message)
                 self.context.keeper.count(decided.status)
         if decided.status.final:
-            return response_of(decided.result, decided.error)
+            return outcome_of_call(decided)
         if decided.asked_args is not None:
             self.call = self.call._replace(args=copy.deepcopy(decided.args))  # the tool may change them
             schema = self.binding.schema
@@ -321,12 +330,16 @@ class CallRun:
         report_failure(self.session, self.call, error)
         keeper, call_id = self.context.keeper, self.call.call_id
         settled = await keeper.settle(self.session, call_id, Status.EXPIRED, error, has_begun=False)
-        return response_of(None, error) if settled is None else response_of(settled.result, settled.error)
+        return outcome_of(None, error) if settled is None else outcome_of_call(settled)
 
-    async def _store_result(self, *, result: Any = None, error: str | None = None) -> Document:
+    async def _store_result(
+        self, *, result: Any = None, error: str | None = None, parts: Sequence[Document] = ()
+    ) -> Document:
         if error is not None:
             report_failure(self.session, self.call, error)
-        return await self.context.keeper.store_result(self.session, self.call.call_id, result=result, error=error)
+        return await self.context.keeper.store_result(
+            self.session, self.call.call_id, result=result, error=error, parts=parts
+        )
 
 
 def misfit(problems: Sequence[str]) -> str:
@@ -334,7 +347,7 @@ def misfit(problems: Sequence[str]) -> str:
     return f"the arguments do not fit: {'; '.join(problems)}"
 
 
-async def _cancel_and_wait(run: asyncio.Task[bytes]) -> None:
+async def _cancel_and_wait(run: asyncio.Task[ToolOutput]) -> None:
     """Cancel a run and wait until it has ended. Passes each further cancellation on to the run."""
     while not run.done():
         run.cancel()

@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -30,6 +31,7 @@ from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
 from addon.tools.egress import Egress, EgressTransport
 from addon.tools.http_endpoint import HttpExecutor
+from addon.tools.outputs import MAX_MEDIA
 from addon.tools.refresher import Refresher
 from addon.tools.schema_checks import SchemaChecks
 from store.base import Store, StoreError
@@ -41,7 +43,7 @@ _GRACE = 2.0  # seconds for a cancelled call to end
 _CANCELLATIONS = 2  # how often it is cancelled within these: clean-up is not disturbed too soon
 
 
-_OWNERS: dict[Handler, Owner] = {
+OWNERS: dict[Handler, Owner] = {
     Handler.SOURCE: "loop",
     Handler.ENDPOINT: "loop",
     Handler.WORKERS: "workers",
@@ -57,7 +59,7 @@ class Executors:
 
     `http` is the client for the tools' endpoints, and is closed with the rest; if it is None, `egress` connects to
     them. `count` is called with the status of each call that ends here. `siblings`: the proxies that share the store
-    and the state folder.
+    and the state folder. `max_media`: bytes of the images and files of one result.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Executors:
         count: Callable[[str], None] = lambda status: None,
         checks: SchemaChecks | None = None,
         siblings: Siblings | None = None,
+        max_media: int = MAX_MEDIA,
     ) -> None:
         self.store = store
         self.proxy_id = proxy_id
@@ -89,10 +92,11 @@ class Executors:
         self._shared = SharedRuns()
         self._count = count
         self.late_writes = LateWrites(store)
+        store.on_reconnected = self.late_writes.repeat
         self._keeper = ResultKeeper(store, count, self.late_writes)
         self._checks = checks or SchemaChecks()
         self._context = RunContext(
-            store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon
+            store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon, max_media
         )
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
@@ -139,6 +143,14 @@ class Executors:
                 self._count(call.status)
             self._siblings.forget(proxy_id)
 
+    def origin(self, name: str) -> Document | None:
+        """Where one of the proxy's own tools comes from, and its rules; None: there is no such tool."""
+        tool, source = self.tools.get(name), self.source
+        if tool is None or source is None:
+            return None
+        where = source.name_of(name)
+        return {"source": Path(where).name if where.endswith(".py") else where, "rules": tool.rules.given()}
+
     def can_run(self, config: SessionConfig, name: str) -> bool:
         return config.holds or handler_of(config, self.tools, name) is not Handler.NOBODY
 
@@ -162,7 +174,7 @@ class Executors:
         if not runs and binding.handler is not Handler.WORKERS:
             return InitialState(approval=approval, unchecked=problems is None)
         return InitialState(
-            _OWNERS[binding.handler],
+            OWNERS[binding.handler],
             approval=approval,
             redeliver=rules.idempotent or rules.redeliver,
             proxy_id=self.proxy_id,

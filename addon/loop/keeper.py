@@ -1,18 +1,26 @@
-"""Stores the results of calls. If the store fails, storing a result is retried."""
+"""Stores the results of calls. If the store fails, storing a result is retried; if its server loses a result that was
+just stored, it is stored once more."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from addon.core.framing.documents import Document
-from addon.core.history.calls import response_of
-from addon.graft.late_writes import LateWrites
+from addon.core.framing.documents import Document, decode, encode
+from addon.core.history.outcomes import outcome_of
+from addon.graft.call_outcomes import outcome_of_call
+from addon.graft.late_writes import MOST_BYTES, LateWrites
 from addon.own_secrets import own_secrets
 from addon.tools.base import MAX_MESSAGE
 from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable, UnknownCall
 from store.models import Call, Status
 
 logger = logging.getLogger("toolgraft")
+
+_LARGE = MOST_BYTES // 4
+"""Bytes of a result that is not remembered itself."""
+
+_RESULT_LOST = "the call has run, and its result was lost with the store's server"
 
 
 class ResultKeeper:
@@ -26,27 +34,33 @@ class ResultKeeper:
         self._late_writes = late_writes if late_writes is not None else LateWrites(store)
 
     async def store_result(
-        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+        self,
+        session: str,
+        call_id: str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+        parts: Sequence[Document] = (),
     ) -> Document:
-        """Store a result or an error. Returns the response that counts: the first, whoever gave it."""
+        """Store a result or an error. Returns the outcome that counts: the first, whoever gave it."""
         if error is not None:
             error = own_secrets.redaction.text(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
-            call = await self._store(session, call_id, result, error)
-            return response_of(call.result, call.error)
+            call = await self._store(session, call_id, result, error, parts)
+            return outcome_of_call(call)
         except AlreadyAnswered as other:
-            return response_of(other.call.result, other.call.error)
+            return outcome_of_call(other.call)
         except UnknownCall as failure:  # the call was run, and its result counts
             logger.warning("the result of a call was not stored: %s", failure)
         except StoreUnavailable as failure:
             logger.warning("the result of a call is not stored yet: %s", failure)
-            self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error))
+            self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error, parts))
         except ValueError:  # no store accepts the result
             raise
         except Exception:  # the call was run, so the model gets its result
             logger.exception("the result of a call is not stored yet")
-            self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error))
-        return response_of(result, error)
+            self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error, parts))
+        return outcome_of(result, error, parts)
 
     async def settle(self, session: str, call_id: str, status: Status, error: str, *, has_begun: bool) -> Call | None:
         """End a call that nobody waits for. A final call stays unchanged. `has_begun` as in `Store.settle`. Returns the
@@ -63,14 +77,34 @@ class ResultKeeper:
         """Store the missing results of these calls. Raises StoreUnavailable."""
         await self._late_writes.flush(call_ids)
 
-    async def _store(self, session: str, call_id: str, result: Any, error: str | None) -> Call:
-        call, changed = await self.store.answer(session, call_id, result=result, error=error)
+    async def _store(
+        self, session: str, call_id: str, result: Any, error: str | None, parts: Sequence[Document]
+    ) -> Call:
+        call, changed = await self.store.answer(session, call_id, result=result, error=error, parts=parts)
+        self._remember_answer(session, call_id, result, error, parts)
         if changed:
             self.count(call.status)
         return call
 
+    def _remember_answer(
+        self, session: str, call_id: str, result: Any, error: str | None, parts: Sequence[Document]
+    ) -> None:
+        if not self.store.suspends:
+            return
+        encoded = encode(result)
+        size = len(encoded) + sum(len(part["inlineData"]["data"]) for part in parts)
+        if size > _LARGE:
+            encoded, error, parts, size = b"null", _RESULT_LOST, (), 0
+
+        async def write() -> None:
+            await self.store.answer(session, call_id, result=decode(encoded), error=error, parts=parts)
+
+        self._late_writes.remember(call_id, write, size)
+
     async def _settle(self, session: str, call_id: str, status: Status, error: str, has_begun: bool) -> Call:
-        call = await self.store.settle(session, call_id, status, error=error, has_begun=has_begun)
-        if call.status is status:
+        settle = partial(self.store.settle, session, call_id, status, error=error, has_begun=has_begun)
+        call = await settle()
+        if call.status is status:  # otherwise it was final before
+            self._late_writes.remember(call_id, settle)
             self.count(status)
         return call

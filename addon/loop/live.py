@@ -10,7 +10,7 @@ from functools import partial
 from addon.core.answers.answer import CapturedCall
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document, Malformed
-from addon.core.history.calls import response_of
+from addon.core.history.outcomes import outcome_of
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame, LiveActions, LiveStep, ToolBehavior, TooMuchHeld
 from addon.graft.exchange import STORE_FAILED
@@ -154,7 +154,7 @@ class LiveSession:
             self.grafter.metrics.error("store")
             logger.warning("the store failed, a Live call was not run: %s", error)
             for call in live_step.calls:
-                self._send_response(call.call_id, response_of(None, f"the call could not be stored: {STORE_FAILED}"))
+                self._send_response(call.call_id, outcome_of(None, f"the call could not be stored: {STORE_FAILED}"))
             return
         self.grafter.metrics.count_captured(len(live_step.calls))
         step = RunningStep()
@@ -177,7 +177,7 @@ class LiveSession:
         error = f"called {live_step.number} times in one turn without an answer: answer with the results so far"
         for call in live_step.calls:
             await self._store_result(call.call_id, error=error)
-            self._send_response(call.call_id, response_of(None, error))
+            self._send_response(call.call_id, outcome_of(None, error))
 
     def _call_ended(self, call_id: str, task: asyncio.Task[Document]) -> None:
         self._steps.pop(call_id, None)

@@ -22,6 +22,7 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing import replies
 from addon.core.framing.documents import Document
+from addon.core.problems import problem
 from addon.core.summaries import CallSummary, RoundSummary
 from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
@@ -29,7 +30,6 @@ from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.owners import InitialState
-from addon.graft.problems import problem
 from addon.graft.shell import (
     PATIENCE,
     note_beginnings,
@@ -240,7 +240,8 @@ class Runner:
             rounds[-1].ended = time.monotonic()
 
     def _summarise_call(self, call: CapturedCall) -> None:
-        summary = CallSummary(call.name, call.args, call_id=call.call_id, began=time.monotonic())
+        run = self.step.runs.get(call.call_id)
+        summary = CallSummary(call.name, call.args, call_id=call.call_id, began=time.monotonic(), run=run)
         self.exchange.summary.calls.append(summary)
         if (task := self.step.tasks.get(call.call_id)) is None:
             summary.state = "waiting"
@@ -376,7 +377,9 @@ class Runner:
 
 def _note_end(summary: CallSummary, clock: Callable[[], float], began: float, task: asyncio.Task[Document]) -> None:
     summary.seconds = clock() - began
-    summary.state = "failed" if task.cancelled() or task.exception() or "error" in task.result() else "done"
+    if summary.run is not None:
+        summary.ran, summary.run = summary.run.ran_at, None  # which holds the call's arguments and more
+    summary.state = "failed" if task.cancelled() or task.exception() or "error" in task.result()["response"] else "done"
 
 
 def _upstream_failure(error: Exception) -> tuple[int, str, str]:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from cachetools import TLRUCache
 
+from addon.tools.outputs import ToolOutput
+
 MAX_CACHE = 64 * 1024 * 1024  # bytes of cached results
 MAX_SESSIONS = 10_000  # sessions with cached results: clients name sessions as they like
 
@@ -29,7 +31,7 @@ class RunKey(NamedTuple):
 class _SharedRun:
     """One run shared by identical calls. `waiting`: the number of calls that wait for it."""
 
-    task: asyncio.Task[bytes]
+    task: asyncio.Task[ToolOutput]
     waiting: int = 0
 
 
@@ -37,25 +39,25 @@ class SharedRuns:
     """`tasks`: the unfinished runs, including those that nobody waits for."""
 
     def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[bytes]] = set()
+        self.tasks: set[asyncio.Task[ToolOutput]] = set()
         self._in_flight: dict[RunKey, _SharedRun] = {}
         self._versions: dict[str, int] = {}
-        self._cache: TLRUCache[RunKey, tuple[bytes, float]] = TLRUCache(
+        self._cache: TLRUCache[RunKey, tuple[ToolOutput, float]] = TLRUCache(
             maxsize=MAX_CACHE,
             ttu=lambda _key, value, now: now + value[1],
             timer=time.monotonic,
-            getsizeof=lambda value: len(value[0]) + 512,
+            getsizeof=lambda value: value[0].size + 512,
         )
 
     async def result(
         self,
         key: RunKey,
         version: int,
-        run: Callable[[], Coroutine[Any, Any, bytes]],
+        run: Callable[[], Coroutine[Any, Any, ToolOutput]],
         *,
         share: bool,
         cache_ttl: float | None,
-    ) -> bytes:
+    ) -> ToolOutput:
         """The result of `run`, or of an identical call. `version`: the session's version when the call began. `share`:
         a run in flight may be shared; `cache_ttl`: seconds for which a result is reused. Raises the run's errors; a
         failure is not cached."""
@@ -84,7 +86,7 @@ class SharedRuns:
         for session in list(self._versions):
             self.forget(session)
 
-    async def _shared(self, key: RunKey, run: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+    async def _shared(self, key: RunKey, run: Callable[[], Coroutine[Any, Any, ToolOutput]]) -> ToolOutput:
         """Run identical calls once. The run is cancelled when the last waiting call goes."""
         shared = self._in_flight.get(key)
         if shared is None:

@@ -9,10 +9,12 @@ from addon.core.framing.documents import Document
 
 
 class RunningCall(Protocol):
-    """A call that is run here. `has_begun`: the proxy may have run it. `has_worker`: it was released to workers."""
+    """A call that is run here. `has_begun`: the proxy may have run it. `has_worker`: it was released to workers.
+    `ran_at`: when it was run, or released to them, on the monotonic clock; None: it was not."""
 
     has_begun: bool
     has_worker: bool
+    ran_at: float | None
 
     async def response(self, step: "RunningStep") -> Document: ...
 

@@ -37,13 +37,13 @@ class Membership:
         self,
         *,
         ends_within: float,
-        describe: Callable[[], Message],
+        describe: Callable[[Message], Message],
         retire: Callable[[], None],
         orphaned: Callable[[], None],
     ) -> None:
         """Tell the supervisor that this process serves, and that its end takes at most `ends_within` seconds. From then
-        on `describe` is called for this process's state, `retire` if another process has replaced it, and `orphaned` if
-        the supervisor is gone."""
+        on `describe` is called for this process's answer to a question, `{}` for its state, `retire` if another process
+        has replaced it, and `orphaned` if the supervisor is gone."""
         loop = asyncio.get_running_loop()
 
         def read() -> None:
@@ -56,7 +56,7 @@ class Membership:
             if "retire" in message:
                 retire()
             elif "describe" in message:
-                send(self.channel, {"described": message["describe"], "state": describe()})
+                send(self.channel, {"described": message["describe"], "state": describe(message.get("question", {}))})
             elif (number := message["states"]) in self._waiting:
                 if "state" in message:
                     self._states[number].append(message["state"])
@@ -70,13 +70,14 @@ class Membership:
         else:
             loop.add_reader(self.channel, read)
 
-    async def states(self) -> list[Message]:
-        """What every process says of itself, this one included. Raises OSError if the supervisor does not answer."""
+    async def states(self, question: Message | None = None) -> list[Message]:
+        """What every process answers to a question, this one included; without one, what it says of itself. Raises
+        OSError if the supervisor does not answer."""
         number = next(self._numbers)
         self._waiting[number] = waiting = asyncio.get_running_loop().create_future()
         self._states[number] = states = list[Message]()
         try:
-            send(self.channel, {"collect": number})
+            send(self.channel, {"collect": number, "question": question or {}})
             async with asyncio.timeout(_TIMEOUT):
                 await waiting
             return states

@@ -5,11 +5,13 @@
 | `{"listen": [host, port]}` | `{}` with the slot's listening sockets |
 | `{"lock": folder}` | `{}`: the supervisor holds the lock of this state folder |
 | `{"ready": true, "ends_within": seconds}` | none |
-| `{"collect": number}` | `{"states": number, "state": state}` for each process, then `{"states": number}` |
+| `{"collect": number, "question": {…}}` | `{"states": number, "state": state}` for each process, `{"states": number}` |
 
-The supervisor says `{"retire": true}` to a process that another one has replaced, and `{"describe": number}` to one
-that is to send `{"described": number, "state": state}`. An answer with `error` (and `errno`) means that it could not be
-done. A message that is too large for a packet goes as an open file in memory.
+The supervisor says `{"retire": true}` to a process that another one has replaced, and
+`{"describe": number, "question": {…}}` to one that is to send `{"described": number, "state": state}`. With the
+question `{"request": id}`, the state is what the process knows of that request; with `{"restart": server}`, the process
+restarts that MCP server, and the state is `{"restarts": whether it has it}`. An answer with `error` (and `errno`) means
+that it could not be done. A message that is too large for a packet goes as an open file in memory.
 """
 
 import json

@@ -13,7 +13,7 @@ from addon.supervisor import messages
 from addon.supervisor.messages import Message
 
 type Respond = Callable[[Message], tuple[Message, Sequence[socket.socket]]]
-type Collect = Callable[[], Awaitable[list[Message]]]
+type Collect = Callable[[Message], Awaitable[list[Message]]]
 
 _RETIRE_TIMEOUT = 10.0
 """Seconds that a process has to read that it is replaced."""
@@ -100,12 +100,12 @@ class Process:
     def has_ended(self) -> bool:
         return self._ended.done()
 
-    async def describe(self) -> Message | None:
-        """The process's state, or None if it does not answer."""
+    async def describe(self, question: Message) -> Message | None:
+        """The process's answer to a question; None if there is none in time."""
         number = next(self._numbers)
         self._described[number] = waiting = asyncio.get_running_loop().create_future()
         try:
-            messages.send(self._channel, {"describe": number})
+            messages.send(self._channel, {"describe": number, "question": question})
             async with asyncio.timeout(_DESCRIBE_TIMEOUT):
                 state: Message = await waiting
                 return state
@@ -151,7 +151,7 @@ class Process:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message["state"])
         elif "collect" in message:
-            task = asyncio.ensure_future(self._send_states(message["collect"]))
+            task = asyncio.ensure_future(self._send_states(message["collect"], message.get("question", {})))
             self._collecting.add(task)
             task.add_done_callback(self._collecting.discard)
         else:
@@ -165,8 +165,8 @@ class Process:
         with suppress(OSError):
             messages.send(self._channel, reply, sockets)
 
-    async def _send_states(self, number: int) -> None:
-        states = await self._collect()
+    async def _send_states(self, number: int, question: Message) -> None:
+        states = await self._collect(question)
         with suppress(OSError):  # one by one: all together may be more than one message can hold
             await self._send([*({"states": number, "state": state} for state in states), {"states": number}])
 

@@ -136,10 +136,12 @@ class Supervisor:
         self._lock(message["lock"])
         return {}, ()
 
-    async def _states(self) -> list[Message]:
-        """What the serving processes say of themselves. One that does not answer is left out."""
+    async def _states(self, question: Message) -> list[Message]:
+        """What the serving processes answer to a question. One that does not answer is left out."""
         serving = [process for process in self._processes() if process.is_ready and not process.has_ended]
-        return [state for state in await asyncio.gather(*(one.describe() for one in serving)) if state is not None]
+        return [
+            state for state in await asyncio.gather(*(one.describe(question) for one in serving)) if state is not None
+        ]
 
     def _lock(self, folder: str) -> None:
         """Lock a state folder for all processes. Raises OSError if somebody else has it."""

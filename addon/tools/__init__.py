@@ -1,9 +1,10 @@
 """Tool sources list tools and run calls; each kind is one module. Imports only surfaces and core.
 
-Tool files import `tool` and `ToolError` from here, so nothing heavy is imported.
+Tool files import `tool`, `ToolError`, `Image` and `Media` from here, so nothing heavy is imported.
 """
 
 from addon.tools.base import ToolError
 from addon.tools.decorator import tool
+from addon.tools.media import Image, Media
 
-__all__ = ["ToolError", "tool"]
+__all__ = ["Image", "Media", "ToolError", "tool"]

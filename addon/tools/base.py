@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -70,6 +70,12 @@ class RunRules:
         if self.scheduling is not None and self.behavior != "NON_BLOCKING":
             raise ValueError("scheduling needs behavior='NON_BLOCKING'")
 
+    def given(self) -> dict[str, Any]:
+        """The rules that are set, as JSON."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = {one.name for one in fields(self) if values[one.name] != one.default}
+        return {name: list(value) if name == "after" else value for name, value in values.items() if name in given}
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -87,12 +93,15 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server that a source's tools come from. `tools`: their number. `error`: why it is down."""
+    """A server that a source's tools come from. `tools`: their number. `error`: why it is down. `last_error`: why it
+    was down last, as noticed at `last_error_at` (Unix time); None: it never was."""
 
     name: str
     is_up: bool
     tools: int
     error: str | None = None
+    last_error: str | None = None
+    last_error_at: float | None = None
 
 
 class ToolSource(abc.ABC):
@@ -119,6 +128,11 @@ class ToolSource(abc.ABC):
     def server_states(self) -> Sequence[ServerState]:
         """The servers behind this source, none if its tools run in the proxy."""
         return ()
+
+    async def restart(self, server: str) -> bool:
+        """Restart the server of this name, as `server_states` has it. Returns whether this source has it, once it is up
+        again or has failed to come up. Calls in progress there fail."""
+        return False
 
     @abc.abstractmethod
     async def list_tools(self) -> Sequence[Tool]:

@@ -67,6 +67,12 @@ class Combined(ToolSource):
     def server_states(self) -> Sequence[ServerState]:
         return [state for source in self._sources for state in source.server_states()]
 
+    async def restart(self, server: str) -> bool:
+        for source in list(self._sources):
+            if await source.restart(server):
+                return True
+        return False
+
     async def list_tools(self) -> Sequence[Tool]:
         return [tool for tool, _ in self._tools.values()]
 
@@ -207,6 +213,9 @@ class Prefixed(ToolSource):
 
     def server_states(self) -> Sequence[ServerState]:
         return self._source.server_states()
+
+    async def restart(self, server: str) -> bool:
+        return await self._source.restart(server)
 
     async def list_tools(self) -> Sequence[Tool]:
         tools = await self._source.list_tools()

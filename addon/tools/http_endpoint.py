@@ -14,13 +14,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from addon.core.framing.documents import Malformed, decode
 from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
+from addon.core.history.media import MEDIA_TYPE, BadPart, read_parts
 from addon.core.security.credentials import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.egress import EgressRefused
 from addon.tools.httpcore_patches import OWNER
+from addon.tools.media import Media, WithMedia, media_of_part
 
-MAX_ANSWER = 8 * 1024 * 1024  # bytes, after decompression
+MAX_ANSWER = 16 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3
 _RETRYABLE = (408, 429)
 _BODY = {"content-type": "application/json"}
@@ -98,7 +100,7 @@ class HttpExecutor:
         self.name = origin_of(self._url)
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
-        """The endpoint's answer to one call: JSON or text; None if it is empty.
+        """The endpoint's answer to one call: JSON, text, or an image, sound or file; None if it is empty.
 
         Raises ToolError for anything but a 2xx answer of at most MAX_ANSWER bytes. The error is retryable for 408, 429,
         5xx and failed connections; `sent` is False if no connection was made. Redirects are followed only to the same
@@ -108,7 +110,11 @@ class HttpExecutor:
             "POST",
             self._url,
             content=_encoded({"call_id": call_id, "name": name, "args": args}),
-            headers={"accept": "application/json, text/*", **self._endpoint.headers, **_BODY},
+            headers={
+                "accept": "application/json, text/*, image/*, audio/*, video/*, application/pdf",
+                **self._endpoint.headers,
+                **_BODY,
+            },
             timeout=_TIMEOUT,
             extensions={OWNER: self._owner},
         )
@@ -155,9 +161,11 @@ class HttpExecutor:
         if not body:
             return None
         kind = content_type.partition(";")[0].strip().lower()
+        if _is_media(kind):
+            return Media(body, kind)
         if kind == "application/json" or kind.endswith("+json") or not kind:
             try:
-                return decode(body)
+                return self._with_parts(decode(body))
             except Malformed:
                 if kind:
                     raise ToolError(f"{self.name} sent invalid JSON") from None
@@ -165,6 +173,22 @@ class HttpExecutor:
             return body.decode()
         except UnicodeDecodeError:
             raise ToolError(f"{self.name} sent an answer that is neither JSON nor UTF-8 text") from None
+
+    def _with_parts(self, value: Any) -> Any:
+        """A JSON answer. An object with `result`, `parts` and nothing else has images or files in `parts`."""
+        if not isinstance(value, dict) or value.keys() != {"result", "parts"}:
+            return value
+        try:
+            parts = read_parts(value["parts"])
+        except BadPart as e:
+            raise ToolError(f"{self.name} sent a result whose {e}") from None
+        return WithMedia(value["result"], [media_of_part(part) for part in parts])
+
+
+def _is_media(kind: str) -> bool:
+    """Whether a content type is that of an image, a sound, a video or a PDF. SVG is text."""
+    is_one = kind == "application/pdf" or kind.startswith(("image/", "audio/", "video/"))
+    return is_one and not kind.endswith("+xml") and MEDIA_TYPE.fullmatch(kind) is not None
 
 
 async def _read(response: httpx2.Response) -> bytes:

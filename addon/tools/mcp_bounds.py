@@ -24,7 +24,7 @@ class McpBounds:
 
     tools: int = 1000
     tool: int = 262_144
-    line: int = 4 * 1024 * 1024
+    line: int = 16 * 1024 * 1024
 
 
 longest_line = contextvars.ContextVar("longest_line", default=McpBounds().line)

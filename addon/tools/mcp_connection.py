@@ -18,6 +18,7 @@ from mcp.client import IncomingMessage
 from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from addon.core.problems import problem
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_endpoint import origin_of, status_words
 from addon.tools.mcp_config import Server
@@ -32,22 +33,26 @@ _STABLE = 10.0  # seconds after which the end of a connection is not a failed at
 _MAX_DELAY = 30.0  # seconds between attempts
 _PATIENCE = 1.0  # a call waits for an attempt that begins within so many seconds
 
+_RESTARTS, _CLOSED = "it is being restarted", "it is closed"
+
 _log = logging.getLogger(__name__)
 
 
 class Connection:
     """`list_tools` is awaited when the server is up and when its tools have changed. If it raises SourceError the first
     time, no further attempt is made. `on_invalid_tool` is called with the name of each invalid tool in a listing, and
-    the reason. `max_bytes`: size limit of a message."""
+    the reason. `max_bytes`: size limit of a message. `name`: the server's in messages."""
 
     def __init__(
         self,
+        server_name: str,
         name: str,
         server: Server,
         list_tools: Callable[[Client], Awaitable[None]],
         on_invalid_tool: Callable[[str, str], None],
         max_bytes: int,
     ) -> None:
+        self.server_name = server_name
         self.name = name
         self.server = server
         self._max_bytes = max_bytes
@@ -62,6 +67,11 @@ class Connection:
         self._call_waiting = asyncio.Event()
         self._retry_at = 0.0
         self._status: int | None = None
+        self.last_error: str | None = None
+        self.last_error_at: float | None = None
+        self._attempts = self._last_over = 0  # the number of the latest attempt, and of the last that is over
+        self._is_connecting = False
+        self._restarting = asyncio.Event()  # set until the next attempt begins
         self._lifetime = anyio.CancelScope()
         self._attempt_scope = anyio.CancelScope()
         self._task: asyncio.Task[None] | None = None
@@ -108,6 +118,32 @@ class Connection:
         """End the connection: the server no longer knows this session."""
         self._watch.end()
 
+    async def restart(self, timeout: float) -> None:
+        """End the connection, and with it a process of this proxy, and connect anew. Calls in progress fail. Returns
+        when that has succeeded or failed, after `timeout` seconds at the latest."""
+        if self._task is None or self._watch.stopped:
+            return
+        attempts = self._attempts
+        if self._is_connecting and not self._watch.has_streams:
+            attempts -= 1  # it is just being started: if that were cancelled, its process could stay
+        else:
+            self._end_attempt()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._last_over <= attempts:
+                    await self._attempt_over.wait()
+
+    def _end_attempt(self) -> None:
+        """Let the next attempt begin at once."""
+        self._restarting.set()
+        self._call_waiting.set()
+        if self._is_connecting:
+            self._attempt_scope.cancel()
+        elif self._client is not None:
+            self._set_down(_RESTARTS)
+            self._watch.end()
+            self._attempt_scope.deadline = anyio.current_time() + _CLOSE_TIMEOUT  # a hanging server does not let go
+
     def probe(self, client: Client) -> None:
         """Check that the server still answers, because a call ended without an answer."""
         is_probing = self._probe_task is not None and not self._probe_task.done()
@@ -126,7 +162,7 @@ class Connection:
     async def _supervise(self) -> None:
         with self._lifetime:
             await self._connect_repeatedly()
-        self._set_down("it is closed")
+        self._set_down(_CLOSED)
 
     async def _connect_repeatedly(self) -> None:
         """Connect and reconnect, with growing delays. After the first success, reconnect only when a call waits."""
@@ -139,13 +175,21 @@ class Connection:
             self._retry_at = time.monotonic() + delay
             if self._watch.stopped or self.fatal_error is not None:
                 return
-            await asyncio.sleep(delay)
+            if self._restarting.is_set():
+                failures = 0
+            elif delay:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._restarting.wait()
             if self.is_known:
                 await self._call_waiting.wait()
 
     async def _attempt(self) -> None:
         """One connection, from its start to its end. Raises only when cancelled."""
         self._call_waiting.clear()
+        self._restarting.clear()
+        self._attempts += 1
+        self._is_connecting = True
         self._watch.begin()
         self._status = None
         up = False
@@ -158,19 +202,22 @@ class Connection:
                     await self._list_tools(client)
                     self.is_known = True
                     self._attempt_scope.deadline = math.inf
-                    up, self._client = True, client
+                    up, self._client, self._is_connecting = True, client, False
+                    self._last_over = self._attempts
                     self._attempt_over.set()
                     try:
                         await self._follow(client)
                     finally:
                         self._on_end()
             if self._attempt_scope.cancelled_caught and not up:
-                self.error = f"it did not answer within {_CONNECT_TIMEOUT:g} s"
+                late = f"it did not answer within {_CONNECT_TIMEOUT:g} s"
+                self.error = _RESTARTS if self._restarting.is_set() else late
         except Exception as e:  # servers and transports may raise anything
             cause = _cause(e)
             self.error = self.describe_failure(cause)
             if isinstance(cause, SourceError):
                 self.fatal_error = cause
+        self._is_connecting, self._last_over = False, self._attempts
         if not up:
             self._set_down(self.error)
 
@@ -209,7 +256,11 @@ class Connection:
                 await client.list_tools()
         except TimeoutError:
             if client is self._client:
-                _log.warning("%s no longer answers: it is stopped, and the next call starts it again", self.name)
+                _log.warning(
+                    "%s no longer answers: it is stopped, and the next call starts it again",
+                    self.name,
+                    extra=problem("server_down", server=self.server_name, error="it no longer answers"),
+                )
                 self._set_down("it no longer answered")
                 self._attempt_scope.cancel()
         except Exception as error:  # an error is an answer too; the end of the connection is handled elsewhere
@@ -222,6 +273,8 @@ class Connection:
     def _set_down(self, error: str) -> None:
         """Drop the client, and wake everything that waits for this attempt."""
         self._client, self.error = None, error
+        if error not in (_RESTARTS, _CLOSED):
+            self.last_error, self.last_error_at = error, time.time()
         self._attempt_over.set()
         self._attempt_over = asyncio.Event()
 

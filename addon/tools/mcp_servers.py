@@ -17,6 +17,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
+from addon.core.problems import problem
 from addon.core.security.credentials import secrets_of_environment, secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import ServerState, SourceError, Tool, ToolError, ToolSource
@@ -30,6 +31,7 @@ from addon.tools.mcp_watch import quiet_sdk
 from addon.tools.schema_checks import SchemaChecks
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools
+RESTART_TIMEOUT = 15.0  # seconds that a restart is waited for
 _MAX_PAGES = 100
 _MAX_WARNINGS = 1000  # about one server
 _BOUNDS = McpBounds()
@@ -104,7 +106,7 @@ class McpSource(ToolSource):
         self._invalid_names: set[str] = set()
         self._warned: set[str] = set()
         self._bounds = bounds
-        self._connection = Connection(self.name, server, self._list, self._skip_invalid, bounds.line)
+        self._connection = Connection(name, self.name, server, self._list, self._skip_invalid, bounds.line)
 
     async def __aenter__(self) -> Self:
         try:
@@ -117,7 +119,10 @@ class McpSource(ToolSource):
         if not self._connection.is_known:
             self._is_late = True
             _log.warning(
-                "%s is not up: %s. Its tools are available as soon as it is", self.name, self._connection.error
+                "%s is not up: %s. Its tools are available as soon as it is",
+                self.name,
+                self._connection.error,
+                extra=problem("server_down", server=self._connection.server_name, error=self._connection.error),
             )
         self._opened = True
         return self
@@ -129,14 +134,27 @@ class McpSource(ToolSource):
         await self._checks.close()
 
     def server_states(self) -> Sequence[ServerState]:
-        is_up = self._connection.is_up
-        return [ServerState(self._pin_name, is_up, len(self._tools), None if is_up else self._connection.error)]
+        connection = self._connection
+        error = None if connection.is_up else connection.error
+        return [
+            ServerState(
+                *(self._pin_name, connection.is_up, len(self._tools), error),
+                *(connection.last_error, connection.last_error_at),
+            )
+        ]
+
+    async def restart(self, server: str) -> bool:
+        if server != self._pin_name:
+            return False
+        _log.info("%s is restarted", self.name)
+        await self._connection.restart(RESTART_TIMEOUT)
+        return True
 
     async def list_tools(self) -> Sequence[Tool]:
         return list(self._tools.values())
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
-        """Run one call. The result is the structured content, else the text (parsed if it is a JSON object or list)."""
+        """Run one call. The result is as `result_of` has it."""
         if name not in self._tools:
             raise ToolError(f"there is no tool {name!r}")
         _check_sendable(args)
@@ -187,10 +205,10 @@ class McpSource(ToolSource):
             if cursor is None or len(found) > self._bounds.tools:
                 break
         found = self._within_bounds(found)
-        if problem := unknown_names(self._server, [*(tool.name for tool in found), *self._invalid_names]):
+        if unknown := unknown_names(self._server, [*(tool.name for tool in found), *self._invalid_names]):
             if not self._opened:
-                raise SourceError(f"{self.name}: {problem}")
-            self._warn_once(problem)
+                raise SourceError(f"{self.name}: {unknown}")
+            self._warn_once(unknown)
         problems = {tool.name: await self._checks.schema_problem(tool.input_schema) for tool in found}
         self._usable = usable_tools(self._server, found, self._warn_left_out, problems)
         self._descriptions = {tool.name: description_of(tool) for tool in found if tool.name in self._usable}
@@ -198,7 +216,12 @@ class McpSource(ToolSource):
         self._apply_pins()
         if self._is_late:
             self._is_late = False
-            _log.info("%s is up, %d tools", self.name, len(self._tools))
+            _log.info(
+                "%s is up, %d tools",
+                self.name,
+                len(self._tools),
+                extra=problem("server_up", server=self._connection.server_name, tools=len(self._tools)),
+            )
 
     def _apply_pins(self) -> None:
         """Offer the usable tools, except those that differ from their pins."""

@@ -12,6 +12,7 @@ from addon.core.tools.positions import BadTool
 from addon.core.tools.tool_forms import normalise
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
+from addon.tools.media import Media, WithMedia, media_of
 
 _OUTPUT = "toolgraft/outputSchema"
 _NO_PROBLEMS: Mapping[str, str | None] = {}
@@ -33,6 +34,8 @@ def usable_tools(
             left_out(tool.name, "name: another tool of the server has the same name")
             continue
         try:
+            if tool.execution is not None and tool.execution.task_support == "required":
+                raise BadTool(tool.name, "execution.taskSupport:", "is required, and the proxy cannot run tasks")
             if problem := problems.get(tool.name):
                 raise BadTool(tool.name, "inputSchema:", problem)
             tools[tool.name] = _convert(server, tool)
@@ -99,14 +102,18 @@ def is_destructive(tool: mcp_types.Tool) -> bool:
 
 
 def result_of(result: mcp_types.CallToolResult) -> Any:
-    """The structured content; else the text, parsed if it is a JSON object or list; else `{"content": […]}`."""
+    """The structured content; else the text, parsed if it is a JSON object or list; else images, sounds and files, with
+    the text before and after them; else `{"content": […]}`. Images beside the structured content belong to it."""
+    media = [_media_of(block) for block in result.content]
+    known = [one for one in media if one is not None]
     if result.structured_content is not None:
-        return result.structured_content
+        return _structured(result, media) if known else result.structured_content
     texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
     if len(texts) < len(result.content):
-        return {
-            "content": [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
-        }
+        items = [_item(block, one) for block, one in zip(result.content, media, strict=True)]
+        if len(texts) + len(known) < len(items):
+            return {"content": items}
+        return items if len(items) > 1 else items[0]
     text = "\n".join(texts)
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -114,6 +121,52 @@ def result_of(result: mcp_types.CallToolResult) -> Any:
         except Malformed:
             return text
     return text
+
+
+def _structured(result: mcp_types.CallToolResult, media: Sequence[Media | None]) -> WithMedia:
+    """The structured content and its media. Servers may repeat the base64 of a block in it: the media stand there."""
+    copies = {_data(block): one for block, one in zip(result.content, media, strict=True) if one is not None}
+    placed: list[Media] = []
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: replaced(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [replaced(inner) for inner in value]
+        if isinstance(value, str) and (one := copies.get(value)) is not None:
+            placed.append(one)
+            return one
+        return value
+
+    value = replaced(result.structured_content)
+    return WithMedia(value, [one for one in media if one is not None and one not in placed])
+
+
+def _data(block: mcp_types.ContentBlock) -> str:
+    """The base64 of a block that has media."""
+    if isinstance(block, mcp_types.ImageContent | mcp_types.AudioContent):
+        return block.data
+    assert isinstance(block, mcp_types.EmbeddedResource)
+    assert isinstance(block.resource, mcp_types.BlobResourceContents)
+    return block.resource.blob
+
+
+def _media_of(block: mcp_types.ContentBlock) -> Media | None:
+    if isinstance(block, mcp_types.ImageContent | mcp_types.AudioContent):
+        return media_of(block.data, block.mime_type)
+    if isinstance(block, mcp_types.EmbeddedResource) and isinstance(block.resource, mcp_types.BlobResourceContents):
+        return media_of(block.resource.blob, block.resource.mime_type)
+    return None
+
+
+def _item(block: mcp_types.ContentBlock, media: Media | None) -> Any:
+    if isinstance(block, mcp_types.EmbeddedResource) and media is not None:
+        return {"uri": str(block.resource.uri), "file": media}
+    if media is not None:
+        return media
+    if isinstance(block, mcp_types.TextContent):
+        return block.text
+    return block.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def selected(server: Server, name: str) -> bool:

@@ -31,13 +31,14 @@ class ConnectionWatch:
         self.on_invalid_tool = on_invalid_tool
         self.stopped = False
         self.ended = False
+        self.has_streams = False  # whether a process was started, or there is a connection
         self._on_end = on_end
         self._tools_changed = False
         self._event = asyncio.Event()
 
     def begin(self) -> None:
         """Reset for a new connection."""
-        self.ended = self._tools_changed = False
+        self.ended = self._tools_changed = self.has_streams = False
 
     def end(self) -> None:
         self.ended = True
@@ -65,6 +66,7 @@ class ConnectionWatch:
 
     def wrap(self, stream: ReadStream[SessionMessage | Exception]) -> WatchedStream:
         """The stream, with its end reported here."""
+        self.has_streams = True
         return WatchedStream(stream, self)
 
 

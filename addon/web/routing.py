@@ -36,6 +36,7 @@ from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, invalid, problem_of, refusal
 from addon.web.tokens import Tokens
 from store.base import Store, UnknownCall
+from store.models import Call, Owner
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,11 @@ _LARGE = 256 * 1024
 
 _QUERIES = 8
 """The number of queries of a route that are remembered, as frozen models: clients poll with the same ones."""
+
+
+type TryTool = Callable[[str, str, Document, Callable[[Owner], None]], Awaitable[Call]]
+"""With the session, the tool's name and the arguments. The function raises if the caller may not try what this owner
+runs. Raises Problem, StoreError."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,15 +69,22 @@ class ApiContext:
     pins: Pins | None = None
     shared: Callable[[], Sequence[Document]] = tuple
     """The declarations of the proxy's own tools."""
+    origin: Callable[[str], Document | None] = lambda name: None
+    """Where one of them comes from, and its rules (`addon.control.views.Origin`)."""
     setting_rows: Callable[[], Sequence[Document]] = tuple
     """The proxy's options, each with its value and where it is set, without secrets."""
-    processes: Callable[[], Awaitable[Sequence[Document]]] | None = None
-    """What each of the proxy's processes says of itself. Raises OSError."""
+    processes: Callable[[str], Awaitable[Sequence[Document]]] | None = None
+    """What each of the proxy's processes says of itself, or of the request with this id. Raises OSError."""
     recent: RecentRequests = field(default_factory=RecentRequests)
     """The last requests to models of this process."""
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
-    tool_version: Callable[[str, str], Awaitable[str]] | None = None
     """What does not fit the schema of a session's tool in these arguments of it."""
+    tool_version: Callable[[str, str], Awaitable[str]] | None = None
+    """The digest of a session's tool."""
+    try_tool: TryTool | None = None
+    """Begins a call of a session's tool for somebody who tries it."""
+    restart_server: Callable[[str], Awaitable[bool]] | None = None
+    """Restarts an MCP server in all processes of the proxy. Returns whether there is such a server. Raises OSError."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0

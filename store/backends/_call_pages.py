@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from store.models import Call, Page, Status
 
-type Filters = tuple[Status | None, str | None, int, str | None]
-"""The status, the tool, the limit and the cursor that were asked for."""
+type Filters = tuple[Status | None, str | None, bool, int, str | None]
+"""The status, the tool, whether the newest come first, the limit and the cursor that were asked for."""
 
 _LARGEST = 8192
 """The size of a page that is kept, in characters of its records."""

@@ -1,7 +1,7 @@
 """Calls in memory: read, answered, run. A mixin of `MemoryStore`."""
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from store.backends import _rules as rules
@@ -30,27 +30,43 @@ class MemoryCalls(MemoryBase):
         session: str | None = None,
         status: Status | None = None,
         name: str | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Call]:
         self._check_open()
         rules.check_limit(limit)
-        after = rules.place("call", cursor)
+        after = rules.place("call", cursor, rules.LAST_PLACE if newest_first else 0)
+        saved = self._calls.values()
         rows = (
             (place, call)
-            for place, call in self._calls.values()
-            if place > after
+            for place, call in (reversed(saved) if newest_first else saved)
+            if (place < after if newest_first else place > after)
             and session in (None, call.session)
             and status in (None, call.status)
             and name in (None, call.name)
         )
         return rules.page_of(list(itertools.islice(rows, limit + 1)), "call", limit)
 
+    async def calls_cursor(
+        self, moment: float, *, session: str | None = None, newest_first: bool = False
+    ) -> str | None:
+        self._check_open()
+        found = (place for place, call in reversed(self._calls.values()) if call.created_at < moment)
+        before = next(found, 0)
+        return rules.cursor_of("call", before + 1 if newest_first else before)
+
     async def answer(
-        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+        self,
+        session: str,
+        call_id: str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+        parts: Sequence[Document] = (),
     ) -> tuple[Call, bool]:
         call = await self.call(session, call_id)
-        answer = states.answered(call, result=result, error=error, now=self._clocks.now())
+        answer = states.answered(call, result=result, error=error, now=self._clocks.now(), parts=parts)
         return self._put_call(answer) or call, answer is not None
 
     def _put_call[C: (Call, Call | None)](self, call: C, *, quietly: bool = False) -> C:

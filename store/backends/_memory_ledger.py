@@ -32,8 +32,9 @@ class MemoryLedger(MemoryBase):
         ledger.add_keys(entry, keys)
         note_request(ledger, entry)
         new_calls = []
+        parts = {call.call_id: call.parts for call in calls if call.parts}
         for call_id, call_data in fresh.items():
-            call = Call.model_validate_json(call_data)
+            call = Call.model_validate_json(call_data).model_copy(update={"parts": parts.get(call_id, [])})
             new_calls.append(call)
             self._calls[call_id] = StoredCall(next(self._places), call)
             entry.calls.append(call_id)

@@ -102,6 +102,11 @@ class MemoryResponses(MemoryBase):
     async def response(self, session: str, response_id: str) -> Response:
         return self._stored(session, response_id).response
 
+    async def responses(self, session: str, response_ids: Collection[str]) -> dict[str, Response]:
+        self._check_open()
+        stored = self._responses_of(session).by_id
+        return {one: stored[one].response for one in response_ids if one in stored}
+
     async def conversation(self, session: str, name: str) -> str | None:
         return self._responses_of(session).heads.get(name)
 

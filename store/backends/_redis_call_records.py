@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from store.backends import _media as media
 from store.backends import _redis_values as values
 from store.backends import _states as states
 from store.backends._redis_base import body_of
@@ -40,10 +41,17 @@ def put_call(tx: Transaction, before: Call, call: Call, *, quietly: bool = False
     """Replace the call; `quietly`: without an event."""
     record = call.model_dump_json()
     tx.put("call", call.call_id, [], body_of(record))
+    put_parts(tx, call)
     index_call(tx, before, call)
     tx.touch([call.turn_id])
     if not quietly:
         tx.record("call.updated", record)
+
+
+def put_parts(tx: Transaction, call: Call) -> None:
+    """Store the parts of a call's result, if it has any. Images are compressed already."""
+    if (text := media.parts_text(call)) is not None:
+        tx.do("HSET", "parts", call.call_id, text)
 
 
 def lost_ids(flat: Sequence[bytes], waits: dict[bytes, bytes], proxies: set[str], steady: float) -> set[bytes]:

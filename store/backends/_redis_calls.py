@@ -2,9 +2,10 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
@@ -14,7 +15,7 @@ from store.backends._redis_base import RedisBase
 from store.backends._redis_call_records import lease_of, lost_ids, put_call
 from store.backends._redis_link import Command
 from store.backends._redis_transaction import Transaction, transact
-from store.base import UnknownCall
+from store.base import AlreadyAnswered, UnknownCall
 from store.models import Call, Document, Page, Session, Status
 
 _PAGE = 100
@@ -28,9 +29,20 @@ _CANDIDATES = 8
 
 
 class RedisCalls(RedisBase):
+    indexes_calls = False
+
     async def call(self, session: str, call_id: str) -> Call:
         (value,) = await self._fields(session, "call", [call_id])
-        return self._call_of(value, session, call_id)
+        return (await self._with_parts([self._call_of(value, session, call_id)]))[0]
+
+    async def _with_parts(self, calls: Sequence[Call]) -> list[Call]:
+        """The calls with the parts of their results."""
+        return [
+            media.with_parts(call, (await self._fields(call.session, "parts", [call.call_id]))[0])
+            if call.media
+            else call
+            for call in calls
+        ]
 
     def _call_of(self, value: bytes | None, session: str | None, call_id: str) -> Call:
         if value is None:
@@ -42,7 +54,7 @@ class RedisCalls(RedisBase):
     async def find_call(self, call_id: str) -> Call:
         (session,) = await self.link.run(("GET", self.keys.of_call(call_id)))
         value = None if session is None else (await self._fields(session.decode(), "call", [call_id]))[0]
-        return self._call_of(value, None, call_id)
+        return (await self._with_parts([self._call_of(value, None, call_id)]))[0]
 
     async def calls(
         self,
@@ -50,16 +62,18 @@ class RedisCalls(RedisBase):
         session: str | None = None,
         status: Status | None = None,
         name: str | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Call]:
         rules.check_limit(limit)
-        after = rules.place("call", cursor)
+        after = rules.place("call", cursor, rules.LAST_PLACE if newest_first else 0)
         is_open = status is not None and not status.final
         sessions = [session] if session is not None else await self._sessions_with_records()
         rows: list[tuple[int | str, Call | None]] = []
         while len(rows) <= limit:
-            found = await self._next_calls(sessions, "open" if is_open else "calls", after, limit + 1)
+            index = "open" if is_open else "calls"
+            found = await self._next_calls(sessions, index, after, limit + 1, newest_first=newest_first)
             for place, call in found:
                 after = place
                 if call is None or (status in (None, call.status) and name in (None, call.name)):
@@ -70,20 +84,26 @@ class RedisCalls(RedisBase):
                 break
         return rules.page_of(rows, "call", limit)
 
+    async def calls_cursor(
+        self, moment: float, *, session: str | None = None, newest_first: bool = False
+    ) -> str | None:
+        return await rules.calls_cursor(self, moment, session, newest_first)
+
     async def _sessions_with_records(self) -> list[str]:
         (names,) = await self.link.run(("ZRANGE", self.keys.due, 0, -1))
         return [name.decode() for name in names]
 
     async def _next_calls(
-        self, sessions: list[str], index: str, after: int, count: int
+        self, sessions: list[str], index: str, after: int, count: int, *, newest_first: bool
     ) -> list[tuple[int, Call | None]]:
-        """The next calls of these sessions after this place, in order."""
+        """The next calls of these sessions after this place, or with `newest_first` before it, in order."""
+        command, end = ("ZREVRANGEBYSCORE", "-inf") if newest_first else ("ZRANGEBYSCORE", "+inf")
         places: list[tuple[int, str, bytes]] = []
         for at in range(0, len(sessions), _PAGE):
             part = sessions[at : at + _PAGE]
             found = await self.link.run(
                 *(
-                    ("ZRANGEBYSCORE", self.keys.of(one, index), f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, count)
+                    (command, self.keys.of(one, index), f"({after}", end, "WITHSCORES", "LIMIT", 0, count)
                     for one in part
                 )
             )
@@ -91,7 +111,7 @@ class RedisCalls(RedisBase):
                 places += (
                     (int(float(place)), one, call_id) for call_id, place in zip(flat[::2], flat[1::2], strict=True)
                 )
-            places = heapq.nsmallest(count, places)
+            places = heapq.nlargest(count, places) if newest_first else heapq.nsmallest(count, places)
         records_found = await self.link.run(
             *(("HGET", self.keys.of(one, "call"), call_id) for _, one, call_id in places)
         )
@@ -100,17 +120,27 @@ class RedisCalls(RedisBase):
         ]
 
     async def answer(
-        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+        self,
+        session: str,
+        call_id: str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+        parts: Sequence[Document] = (),
     ) -> tuple[Call, bool]:
         changed = False
 
         def change(call: Call, now: Now) -> Call | None:
             nonlocal changed
-            after = states.answered(call, result=result, error=error, now=now)
+            after = states.answered(call, result=result, error=error, now=now, parts=parts)
             changed = after is not None
             return after
 
-        return await self._change(session, call_id, change), changed
+        try:
+            call = await self._change(session, call_id, change)
+        except AlreadyAnswered as other:
+            raise AlreadyAnswered((await self._with_parts([other.call]))[0]) from None
+        return (call if changed else (await self._with_parts([call]))[0]), changed
 
     async def _change(
         self, session: str, call_id: str, change: Callable[[Call, Now], Call | None], *, quietly: bool = False

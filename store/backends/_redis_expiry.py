@@ -140,6 +140,7 @@ class RedisExpiry(RedisRetries):
             for name in ("calls", "open", "lease"):
                 tx.do("ZREM", name, *call_ids)
             tx.do("HDEL", "waiting", *call_ids)
+            tx.do("HDEL", "parts", *call_ids)
             tx.delete("call", *call_ids)
         return len(turns) + sum(value is not None for value in calls)
 

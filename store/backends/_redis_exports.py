@@ -107,7 +107,8 @@ class RedisExports(RedisExpiry):
             calls = [(call_id, self.record_of(Call, texts[call_id])) for call_id in turn.calls]
             bad += [call_id.decode() for call_id, call in calls if call is None]
             assert isinstance(turn.record, Turn)
-            items.append(MovedTurn(turn.record, [call for _, call in calls if call is not None], turn.keys))
+            with_parts = await self._with_parts([call for _, call in calls if call is not None])
+            items.append(MovedTurn(turn.record, with_parts, turn.keys))
         return items, bad
 
     async def _given_of(self, session: str, ids: list[bytes], since: float) -> _Found:

@@ -13,6 +13,7 @@ SESSION: Final = (
     "request",  # index: request key → turn id of an undelivered turn
     "plain",  # hash: key of a turn without calls → time of the note, chain
     "call",  # hash by call id: record
+    "parts",  # hash by call id: the parts of its result, as JSON
     "calls",  # zset: call ids by place
     "open",  # zset: ids of calls that are not final, by place
     "ready",  # index: name of a tool → call id, released to workers

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
-from store.backends._redis_call_records import index_call, places_of
+from store.backends._redis_call_records import index_call, places_of, put_parts
 from store.backends._redis_calls import RedisCalls
 from store.backends._redis_link import Script
 from store.backends._redis_transaction import Stale, Transaction, transact
@@ -85,6 +85,7 @@ class RedisLedger(RedisCalls):
             for offset, call in enumerate(fresh):
                 record = call.model_dump_json()
                 tx.put("call", call.call_id, [], body_of(record))
+                put_parts(tx, call)
                 tx.place("calls", offset, call.call_id)
                 tx.do_shared("SET", self.keys.of_call(call.call_id), session, "EX", self._life)
                 index_call(tx, None, call, offset)
@@ -134,7 +135,13 @@ class RedisLedger(RedisCalls):
             return LedgerMatches()
         asked, may_know = list(keys), list(known)
         reply = await self.link.script(*self._question(session, turn_ids, asked, may_know, matches))
-        return self._matches(reply, asked, may_know, matches)
+        found = self._matches(reply, asked, may_know, matches)
+        await self._add_parts(found)
+        return found
+
+    async def _add_parts(self, found: LedgerMatches) -> None:
+        if large := [call for call in found.calls.values() if call.media]:
+            found.calls |= {call.call_id: call for call in await self._with_parts(large)}
 
     def _question(
         self, session: str, turn_ids: Collection[str], asked: list[bytes], may_know: list[bytes], matches: int

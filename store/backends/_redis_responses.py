@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Collection
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 import pydantic_core
@@ -117,6 +118,21 @@ class RedisResponses(RedisBase):
         if record is None:
             raise rules.unknown_response(session, response_id)
         return self._response_of(record, document)
+
+    async def responses(self, session: str, response_ids: Collection[str]) -> dict[str, Response]:
+        self.check_open()
+        if not (ids := list(response_ids)):
+            return {}
+        of = self.keys.of
+        records, documents = await self.link.run(
+            ("HMGET", of(session, "response"), *ids), ("HMGET", of(session, "document"), *ids)
+        )
+        found = {}
+        for response_id, record, document in zip(ids, records, documents, strict=True):
+            if record is not None:
+                with suppress(UnknownResponse):  # unreadable
+                    found[response_id] = self._response_of(record, document)
+        return found
 
     def _response_of(self, record: bytes, document: bytes | None) -> Response:
         if (response := self.record_of(Response, record)) is None:

@@ -93,9 +93,10 @@ class RedisRetries(RedisLedger, RedisResponses):
             return None
 
         try:
-            return await transact(self, session, compute)
+            found = await transact(self, session, compute)
         except OutcomeUnknown as error:
             raise TakeOverUnknown(str(error), taken) from error
+        return None if found is None else (found[0], await self._with_parts(found[1]))
 
     def _take_over_calls(self, tx: Transaction, ids: list[bytes], proxies: set[str], proxy_id: str) -> list[Call]:
         calls = []

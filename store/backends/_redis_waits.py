@@ -67,6 +67,8 @@ class RedisWaits(RedisRetries):
                 if lost:
                     await self._check_history()
                     self._waiters.wake_all()
+                    if self.on_reconnected is not None:
+                        self.on_reconnected()
                 pause, lost = _PAUSE[0], False
             except StoreUnavailable as error:
                 if not lost:

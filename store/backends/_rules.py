@@ -4,8 +4,8 @@ The states of a call are in `_states`.
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Container, Mapping, Sequence
+from typing import Any, Protocol
 
 import pydantic_core
 
@@ -141,10 +141,10 @@ def check_limit(limit: int) -> None:
         raise ValueError(f"limit is {limit}, and must be at least 1")
 
 
-def place(kind: str, cursor: str | None) -> int:
-    """The place after which the page of `cursor` begins; 0 for the first page. Raises BadCursor."""
+def place(kind: str, cursor: str | None, first: int = 0) -> int:
+    """The place after which the page of `cursor` begins; `first` for the first page. Raises BadCursor."""
     if cursor is None:
-        return 0
+        return first
     if not (match := re.fullmatch(rf"{kind}([0-9]{{1,18}})", cursor, re.ASCII)):
         raise BadCursor(f"cursor {cursor!r} is not from a list of {kind}s")
     return int(match[1])
@@ -176,9 +176,42 @@ def name_after(cursor: str | None) -> str:
     return cursor.removeprefix("session.")
 
 
+LAST_PLACE = 10**18 - 1
+"""Behind all places."""
+
+
+class _Lists(Protocol):
+    def calls(
+        self, *, session: str | None, newest_first: bool = False, limit: int, cursor: str | None = None
+    ) -> Awaitable[Page[Call]]: ...
+
+
+async def calls_cursor(store: _Lists, moment: float, session: str | None, newest_first: bool) -> str | None:
+    """See `Store.calls_cursor`: bisects the places."""
+    newest = await store.calls(session=session, newest_first=True, limit=1)
+    if newest.next_cursor is None:  # one call at most
+        is_before = bool(newest.items) and newest.items[0].created_at < moment
+        return None if is_before == newest_first else cursor_of("call", 0 if newest_first else LAST_PLACE)
+    before, behind = 0, place("call", newest.next_cursor)
+    if newest.items and newest.items[0].created_at < moment:
+        before = behind
+    while behind - before > 1:
+        middle = (before + behind) // 2
+        found = (await store.calls(session=session, limit=1, cursor=cursor_of("call", middle - 1))).items
+        if found and found[0].created_at < moment:
+            before = middle
+        else:
+            behind = middle
+    return cursor_of("call", before + 1 if newest_first else before)
+
+
+def cursor_of(kind: str, place: int | str) -> str:
+    return f"{kind}{place}"
+
+
 def page_of[T](rows: Sequence[tuple[int | str, T | None]], kind: str, limit: int) -> Page[T]:
     """A page from up to `limit` + 1 rows of (place, record): the extra row shows that there is a next page. A record is
     None if it is unreadable."""
     items = [record for _, record in rows[:limit] if record is not None]
     has_more = len(rows) > limit
-    return Page.model_construct(items=items, next_cursor=f"{kind}{rows[limit - 1][0]}" if has_more else None)
+    return Page.model_construct(items=items, next_cursor=cursor_of(kind, rows[limit - 1][0]) if has_more else None)

@@ -8,12 +8,13 @@ import itertools
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import filelock
 
+from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends import _sqlite_schema as schema
@@ -21,6 +22,7 @@ from store.backends._call_pages import CallPages
 from store.backends._changes import Changes, Deletions
 from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks
+from store.backends._handed_over import HandedOver
 from store.backends._key_filter import BEGINNINGS, KeyFilter
 from store.backends._note_log import NoteLog
 from store.backends._sqlite_transaction import EVENT_PAGES, PAGES, Transaction, note_time
@@ -78,6 +80,7 @@ class SqliteBase(Waits):
         self._last_change = 0  # the number of rows that the connection has changed
         self._waiters = Waiters()
         self._call_pages = CallPages()
+        self._handed_over = HandedOver(self._write_nothing)
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
@@ -158,8 +161,16 @@ class SqliteBase(Waits):
     def clock_doubt(self) -> str:
         return self._clocks.note.doubt
 
+    def _write_nothing(self) -> None:
+        """What waits for the next write is written along."""
+        with Transaction(self):
+            pass
+
     async def close(self) -> None:
         self._waiters.close()
+        if self._db and not self.read_only:
+            with contextlib.suppress(StoreUnavailable):  # then its client may get an answer twice
+                self._handed_over.close()
         if self._checkpoints and self._db:
             with contextlib.suppress(StoreUnavailable):  # then the next start writes them
                 self._write_notes_now()
@@ -288,6 +299,15 @@ class SqliteBase(Waits):
     def _remember_session(self, name: str, known: KnownSession, size: int) -> None:
         """`size`: of the record as JSON."""
         self._sessions.put(name, known, records.memory_of(size))
+
+    def _with_parts(self, calls: Sequence[Call]) -> list[Call]:
+        """The calls with the parts of their results."""
+        return [
+            media.with_parts(call, self._rows("SELECT parts FROM call WHERE call_id = ?", call.call_id)[0][0])
+            if call.media
+            else call
+            for call in calls
+        ]
 
     def _rows(self, statement: str, *values: Any) -> Rows:
         try:

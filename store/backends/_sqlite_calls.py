@@ -1,9 +1,10 @@
 """Calls in SQLite: read, answered, run. A mixin of `SqliteStore`."""
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
@@ -50,8 +51,9 @@ class SqliteCalls(SqliteBase):
             raise rules.unknown_call(call_id)
         if (call := records.read(Call, rows[0][0])) is None:
             raise UnknownCall(f"call {call_id} cannot be read")
+        (call,) = self._with_parts([call])
         if not self.read_only:
-            self._calls.put(call_id, call, records.memory_of(len(rows[0][0])))
+            self._calls.put(call_id, call, records.memory_of(len(rows[0][0])) + media.size_of([call]))
         return call
 
     async def calls(
@@ -60,22 +62,26 @@ class SqliteCalls(SqliteBase):
         session: str | None = None,
         status: Status | None = None,
         name: str | None = None,
+        newest_first: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Call]:
         rules.check_limit(limit)
         self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
-        asked = status, name, limit, cursor
+        asked = status, name, newest_first, limit, cursor
         if (known := self._call_pages.get(session, asked)) is not None:
             return known
         filters = {"session": session, "status": status, "name": name}
         filters = {column: value for column, value in filters.items() if value is not None}
-        terms = ["seq > ?", *(f"{column} = ?" for column in filters)]
+        order = "DESC" if newest_first else "ASC"
+        terms = ["seq < ?" if newest_first else "seq > ?", *(f"{column} = ?" for column in filters)]
         if status is not None and not status.final:
             terms.append("status IN ('pending', 'running')")  # so that the index of open calls can be used
+        elif status not in (None, Status.DONE):
+            terms.append("status IN ('failed', 'denied', 'expired')")  # likewise
         rows = self._rows(
-            f"SELECT seq, record FROM call WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
-            rules.place("call", cursor),
+            f"SELECT seq, record FROM call WHERE {' AND '.join(terms)} ORDER BY seq {order} LIMIT ?",
+            rules.place("call", cursor, rules.LAST_PLACE if newest_first else 0),
             *filters.values(),
             limit + 1,
         )
@@ -84,14 +90,27 @@ class SqliteCalls(SqliteBase):
             self._call_pages.keep(session, asked, page, sum(len(record) for _, record in rows))
         return page
 
+    async def calls_cursor(
+        self, moment: float, *, session: str | None = None, newest_first: bool = False
+    ) -> str | None:
+        return await rules.calls_cursor(self, moment, session, newest_first)
+
     async def answer(
-        self, session: str, call_id: str, *, result: Any = None, error: str | None = None
+        self,
+        session: str,
+        call_id: str,
+        *,
+        result: Any = None,
+        error: str | None = None,
+        parts: Sequence[Document] = (),
     ) -> tuple[Call, bool]:
         with self._update() as tx:
             call = self._call(call_id, session)
-            if (answer := states.answered(call, result=result, error=error, now=tx.times)) is None:
+            if (answer := states.answered(call, result=result, error=error, now=tx.times, parts=parts)) is None:
                 return call, False
             put_call(tx, answer)
+            if answer.parts:
+                tx.db.execute("UPDATE call SET parts = ? WHERE call_id = ?", (media.parts_text(answer), call_id))
         return answer, True
 
     def _change(self, session: str, call_id: str, change: Callable[[Call, Now], Call | None]) -> Call:
@@ -243,7 +262,8 @@ def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
         "UPDATE call SET status = ?, claimable_at = ?, proxy_id = ?, record = ? WHERE call_id = ?",
         (call.status, *states.indexed(call), stored, call.call_id),
     )
-    records.remember(call, stored)  # the next change of the call reads it, and so does the chat's next request
+    # the next change of the call reads it, and so does the chat's next request
+    records.remember(call.model_copy(update={"parts": []}) if call.parts else call, stored)
     tx.calls.append(call)
     tx.touch(call.session, [call.turn_id])
     if not quietly:

@@ -78,7 +78,7 @@ class SqliteExports(SqliteLedger, SqliteResponses):
             calls = [(one[2], records.read(Call, one[1], log=False)) for one in found]
             bad += [call_id for call_id, call in calls if call is None]
             keys = [key for (key,) in self._rows("SELECT DISTINCT key FROM turn_key WHERE turn = ?", seq)]
-            items.append(MovedTurn(turn, [call for _, call in calls if call is not None], keys))
+            items.append(MovedTurn(turn, self._with_parts([call for _, call in calls if call is not None]), keys))
         return items, bad
 
     def _notes_of(self, rows: Rows, since: float) -> list[Moved]:
@@ -115,7 +115,7 @@ class SqliteExports(SqliteLedger, SqliteResponses):
                 "SELECT key, proxy_id, answer FROM unsent WHERE session = ? AND response_id = ?", session, response_id
             )
             answer = None
-            if unsent:
+            if unsent and (session, response_id) not in self._handed_over.answers:
                 answer = UndeliveredAnswer(unsent[0][0], unsent[0][1], pydantic_core.from_json(unsent[0][2]))
             head = None if response.conversation is None else self._head(session, response.conversation)
             items.append(MovedResponse(response.model_copy(update=update), head, used_at, answer))

@@ -4,6 +4,7 @@ import itertools
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 
+from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
@@ -51,8 +52,8 @@ class SqliteLedger(SqliteNoting):
             for call in calls:
                 data = call.model_dump_json()
                 if tx.db.execute(
-                    "INSERT INTO call (call_id, session, turn, name, status, claimable_at, proxy_id, record)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (call_id) DO NOTHING",
+                    "INSERT INTO call (call_id, session, turn, name, status, claimable_at, proxy_id, record, parts)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (call_id) DO NOTHING",
                     (
                         call.call_id,
                         call.session,
@@ -61,6 +62,7 @@ class SqliteLedger(SqliteNoting):
                         call.status,
                         *states.indexed(call),
                         records.versioned(data),
+                        media.parts_text(call),
                     ),
                 ).rowcount:
                     tx.calls.append(call)
@@ -100,7 +102,8 @@ class SqliteLedger(SqliteNoting):
         found.turns = {turn.turn_id: turn for turn in turns.values()}
         for marks, seqs in batches(turns):
             rows = self._rows(f"SELECT record FROM call WHERE turn IN ({marks}) ORDER BY seq", *seqs)
-            found.calls.update((call.call_id, call) for call in records.read_all(Call, (text for (text,) in rows)))
+            calls = self._with_parts([*records.read_all(Call, (text for (text,) in rows))])
+            found.calls.update((call.call_id, call) for call in calls)
         return found
 
     def _known(self, session: str, keys: Collection[bytes]) -> set[bytes]:

@@ -1,6 +1,7 @@
 """Responses and conversations in SQLite. A mixin of `SqliteStore`."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import pydantic_core
@@ -83,6 +84,20 @@ class SqliteResponses(SqliteBase):
 
     async def response(self, session: str, response_id: str) -> Response:
         return _response_of(*self._response(session, response_id, "record, tools, document"))
+
+    async def responses(self, session: str, response_ids: Collection[str]) -> dict[str, Response]:
+        found = {}
+        for marks, ids in batches(response_ids):
+            rows = self._rows(
+                "SELECT response_id, record, tools, document FROM response"
+                f" WHERE session = ? AND response_id IN ({marks})",
+                session,
+                *ids,
+            )
+            for response_id, *columns in rows:
+                with suppress(UnknownResponse):  # unreadable
+                    found[response_id] = _response_of(*columns)
+        return found
 
     def _response(self, session: str, response_id: str, columns: str) -> tuple[Any, ...]:
         rows = self._rows(f"SELECT {columns} FROM response WHERE session = ? AND response_id = ?", session, response_id)

@@ -67,7 +67,7 @@ class SqliteRetries(SqliteCalls):
             _put_turn(tx, seq, turn)
             calls = []
             rows = tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall()
-            for call in records.read_all(Call, (data for (data,) in rows)):
+            for call in self._with_parts([*records.read_all(Call, (data for (data,) in rows))]):
                 after = states.lost(call, proxies=proxies | {proxy_id}, now=now)
                 after = after or states.moved(call, proxy_id=proxy_id, now=now)
                 if after is not None:
@@ -76,8 +76,8 @@ class SqliteRetries(SqliteCalls):
         return turn, calls
 
     async def mark_handed_over(self, session: str, response_id: str) -> None:
-        with Transaction(self) as tx:
-            forget_answer(tx, session, response_id)
+        self._check_writable()
+        self._handed_over.add(session, response_id)
 
     async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         with Transaction(self) as tx:

@@ -136,19 +136,31 @@ MIGRATIONS = (
     ALTER TABLE kept_event RENAME TO event;
     CREATE INDEX event_session ON event (session);
     """,
+    """
+    CREATE INDEX call_name ON call (name);
+    CREATE INDEX call_not_done ON call (status) WHERE status IN ('failed', 'denied', 'expired');
+    CREATE INDEX unsent_key ON unsent (session, key);
+    """,
+    """
+    ALTER TABLE call ADD COLUMN parts TEXT;
+    """,
 )
 """The script at index n migrates a database from `user_version` n to n + 1.
 
 `record` is the whole record as JSON; the other columns are for look-ups. `turn.seq` and `call.seq` are the order of
 saving. `call.claimable_at` is the time from which the call can be claimed, or NULL. `call.proxy_id` is NULL once a call
 is final. Open calls from before calls had owners belong to the workers if workers ran them, or to a proxy that is gone
-if a loop waited for them or their turn was never delivered.
+if a loop waited for them or their turn was never delivered. `call.parts`: the parts of the result as JSON, which may
+be megabytes, and are read for few of the reasons for which a record is.
 
 `turn.request_key`: of an undelivered turn, for retries; else NULL. `thread.seq` is the `seq` of its first response;
 threads have their own rows because small rows are cheaper to update. `response.record` has no `tools` and `document`,
 which are large, and not needed for a history. `plain_key`: the keys of turns without calls (`_sqlite_notes`); `noted`
 is in hours. It has no index by age, which would double the cost of each note: expiry scans the table. `unsent`: the
 undelivered answers of front doors.
+
+Each index of `call` serves a list whose calls may be rare among all: those of a session, of a tool, open ones, and
+those that ended otherwise than usual.
 
 `event` is not AUTOINCREMENT, which writes a page of `sqlite_sequence` in each transaction. No number is used twice
 nevertheless: see `LAST_EVENT`."""

@@ -26,13 +26,14 @@ new turn with a call."""
 
 class Transaction:
     """An atomic write, with its events, and with the notes that are not in the database yet: they are visible in the
-    transaction, and it does not survive without them. Waiters are woken after the commit. `with_notes` False: only for
-    writes that add nothing to look-ups.
+    transaction, and it does not survive without them. Answers that were handed over are forgotten in it. Waiters are
+    woken after the commit. `with_notes` False: only for writes that add nothing to look-ups.
 
     Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, any exception rolls back.
     """
 
     __slots__ = (
+        "_forgotten",
         "_ledger_writes",
         "_store",
         "_with_notes",
@@ -50,6 +51,7 @@ class Transaction:
         self._store = store
         self._with_notes = with_notes
         self._written_notes: NoteLog | None = None
+        self._forgotten: list[tuple[str, str]] = []
         self.db = store._connection
         self.now = store.clock()
         self.events: list[tuple[int, str, str, str, float]] = []
@@ -82,6 +84,13 @@ class Transaction:
                 self._written_notes = None
                 self._roll_back()
                 self._begin()
+        if handed_over := self._store._handed_over.answers:
+            self._forgotten = [*handed_over]
+            try:
+                self.db.executemany("DELETE FROM unsent WHERE session = ? AND response_id = ?", self._forgotten)
+            except sqlite3.Error as error:
+                self._roll_back()
+                self._store._fail(error)
         return self
 
     def write_notes(self, log: NoteLog) -> None:
@@ -114,6 +123,8 @@ class Transaction:
             self._store._fail(failure)
         if self._written_notes:
             self._written_notes.clear()
+        if self._forgotten:
+            self._store._handed_over.forget(self._forgotten)
         for session, turn_ids, keys in self._ledger_writes:
             self._store._note(session, turn_ids, keys)
         self._store._after_commit(self)

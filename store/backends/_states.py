@@ -5,12 +5,13 @@ by the given steady time.
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
 from store.backends._clocks import Now
+from store.backends._media import media_of
 from store.backends._rules import plain_json, same_json
 from store.base import AlreadyAnswered, Decided, LeaseLost, NotPending, ProxyGone
 from store.models import Call, Document, Session, Status
@@ -20,12 +21,13 @@ LOOP_LOST = "the proxy that ran this call is gone; the call may have run"
 NOBODY_WAITS = "the proxy that waited for this call is gone; the call was not run"
 
 
-def answered(call: Call, *, result: Any, error: str | None, now: Now) -> Call | None:
+def answered(call: Call, *, result: Any, error: str | None, now: Now, parts: Sequence[Document] = ()) -> Call | None:
     """The call with its answer. Raises AlreadyAnswered, ValueError."""
     if error is None:
         status, result = Status.DONE, plain_json(result)
     else:
-        status, result = Status.FAILED, None
+        status, result, parts = Status.FAILED, None, ()
+    media = [media_of(part) for part in parts]
     if call.asked_args is not None:  # the model would take the result for that of its own arguments
         changed = {"the user changed the arguments to": call.args}
         if error is None:
@@ -33,10 +35,11 @@ def answered(call: Call, *, result: Any, error: str | None, now: Now) -> Call | 
         else:
             error = f"{error} (the user had changed the arguments to {to_json(call.args).decode()})"
     if call.status.final:
-        if call.status is status and call.error == error and same_json(call.result, result):
+        if (call.status, call.error, call.media) == (status, error, media) and same_json(call.result, result):
             return None
         raise AlreadyAnswered(call)
-    return _changed(call, now, status=status, result=result, error=error, lease_until=None)
+    kept = [{"inlineData": {name: part["inlineData"][name] for name in ("mimeType", "data")}} for part in parts]
+    return _changed(call, now, status=status, result=result, error=error, lease_until=None, media=media, parts=kept)
 
 
 def claimable_at(call: Call) -> float | None:
@@ -177,6 +180,9 @@ def settled(call: Call, *, status: Status, error: str, has_begun: bool, now: Now
 
 
 def _changed(call: Call, now: Now, **fields: Any) -> Call:
+    if fields.get("status") is Status.RUNNING:
+        started = now.wall if call.started_at is None else call.started_at
+        fields |= {"attempts": call.attempts + 1, "started_at": started}
     changed = call.model_copy(update={**fields, "updated_at": now.wall})
     if changed.status.final and changed.approval == "waiting":
         return changed.model_copy(update={"approval": None})  # no decision is needed any more

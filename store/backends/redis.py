@@ -37,7 +37,9 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
         async def run(*commands: Command) -> list[Any]:
             replies, reply = await self.link.run_with(*question, *commands)
             if reply is not None:
-                ahead.found = self._matches(reply, asked, may_know, MATCHES)
+                found = self._matches(reply, asked, may_know, MATCHES)
+                await self._add_parts(found)
+                ahead.found = found
             return replies
 
         return await self._snapshot(session, run)

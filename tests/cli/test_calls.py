@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, get_args
 
 import pytest
@@ -74,6 +75,45 @@ def test_a_result_is_any_json(cli: Cli, proxy: Proxy, given: str, result: object
     assert cli("answer", "call_1", given, stdin='[1, "é"]').stdout == "call_1 get_weather: done\n"
     assert proxy.run(proxy.store.call("default", "call_1")).result == result
     assert json.loads(cli("answer", "call_1", given, "--json", stdin='[1, "é"]').stdout)["status"] == "done"
+
+
+def test_a_result_may_have_images_and_files(cli: Cli, proxy: Proxy, tmp_path: Path) -> None:
+    shot, report = tmp_path / "shot", tmp_path / "report.csv"
+    shot.write_bytes(b"\x89PNG\r\n")
+    report.write_bytes(b"a,b")
+    proxy.capture("call_1")
+    proxy.capture("call_2")
+    cli("answer", "call_1", '"see"', "--file", str(shot))
+    cli("answer", "call_2", "--file", str(shot), "--file", str(report))
+    one, two = (proxy.run(proxy.store.call("default", call_id)) for call_id in ("call_1", "call_2"))
+    assert (one.result, [media.mime_type for media in one.media]) == ("see", ["image/png"])
+    assert one.parts == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0K"}}]
+    assert two.result == ["[part 1: image/png]", "[part 2: text/csv]"]
+    assert [media.size for media in two.media] == [6, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--file", "{folder}/none.png"], "none.png cannot be read: No such file or directory"),
+        (["--file", "{folder}/empty.png"], "empty.png is empty"),
+        (["--file", "{folder}/unknown"], "unknown has no known type: its name must end in one, such as .png"),
+        (["--file", "{folder}"], "cannot be read: Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_is_named(
+    cli: Cli, proxy: Proxy, tmp_path: Path, given: list[str], words: str
+) -> None:
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "unknown").write_bytes(b"?")
+    proxy.capture("call_1")
+    refused = cli("answer", "call_1", *(one.format(folder=tmp_path) for one in given), status=1)
+    assert refused.stderr.endswith(f"{words}\n")
+    assert not proxy.run(proxy.store.call("default", "call_1")).status.final
+
+
+def test_an_error_has_no_files(cli: Cli, proxy: Proxy) -> None:
+    assert "--file belongs to a result" in cli("answer", "call_1", "--error", "x", "--file", "a.png", status=2).stderr
 
 
 def test_an_error_is_a_result_as_well(cli: Cli, proxy: Proxy) -> None:
@@ -258,3 +298,19 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_traceback(proxy: Proxy) -> 
     command = f"'{sys.executable}' -m addon calls --json | head -n 1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=True)
     assert (done.stdout, done.stderr) == ("[\n", "")
+
+
+def test_calls_are_searched(cli: Cli, proxy: Proxy) -> None:
+    for number in range(4):
+        proxy.capture(str(number), city=("Oslo", "Bergen")[number % 2])
+
+    def found(*arguments: str) -> list[str]:
+        return [one["call_id"] for one in json.loads(cli("calls", "--json", *arguments).stdout)]
+
+    ids = [call.call_id for call in proxy.run(proxy.store.calls()).items]
+    assert found("--text", "BERGEN") == [ids[1], ids[3]]
+    assert found("--newest", "3") == ids[:0:-1]
+    assert found("--since", "2020-01-15T08:00:01", "--until", "9000-01-15") == ids
+    assert found("--until", "2020-01-15T08:00:01+02:00") == []
+    assert "must be a time" in cli("calls", "--since", "soon", status=2).stderr
+    assert "cannot be combined" in cli("calls", "--watch", "--text", "x", status=2).stderr

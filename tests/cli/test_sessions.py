@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from store.models import Policy, Toolset
+from store.models import Policy, Slot, Step, Toolset, Turn
 from tests.cli.conftest import Cli, Proxy
 from tests.cli.test_calls import watching
 
@@ -27,6 +27,16 @@ def test_turns_have_a_line_each_for_the_proxy_s_own_session_or_another(cli: Cli,
     assert line.split()[-2:] == ["unfinished", "a\\x1b[2Jb"]
     (turn,) = json.loads(cli("turns", "--session", "other", "--json").stdout)
     assert turn["turn_id"] == "turn_2"
+
+
+def test_a_call_that_somebody_tried_is_no_turn_of_a_client(cli: Cli, proxy: Proxy) -> None:
+    content = {"role": "model", "parts": [{"functionCall": {"name": "send", "args": {}}}]}
+    step = Step(content=content, slots=[Slot(name="send", call_id="call_1")])
+    now = proxy.store.clock()
+    turn = Turn(turn_id="turn_1", session="default", visible=[], steps=[step], surface="try", created_at=now)
+    proxy.run(proxy.store.save_turn(turn, []))
+    _, line = cli("turns").stdout.splitlines()
+    assert line.split()[2:] == ["try", "1", "send"]
 
 
 @pytest.mark.e2e

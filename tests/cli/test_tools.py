@@ -60,7 +60,7 @@ def test_show_has_the_tools_of_the_proxy_s_files_and_servers(cli: Cli, proxy: Pr
     assert cli("tools", "set", "-", "--json", stdin=output).stdout == output
     cli("tools", "clear")
     output = json.loads(cli("tools", "show", "--json").stdout)
-    assert output == {"tools": None, "tool_config": None, "shared": proxy.shared}
+    assert output == {"tools": None, "tool_config": None, "shared": proxy.shared, "origins": {}}
 
 
 def test_clear_takes_one_session_s_tools_only(cli: Cli, proxy: Proxy) -> None:
@@ -123,3 +123,36 @@ def test_tools_that_are_held_back_are_shown_and_accepted(proxy: Proxy, cli: Cli)
     cli("tools", "accept", status=2)
     assert "files/write: accepted" in cli("tools", "accept", "--all").stdout
     assert "0 tools are held back" in cli("tools", "held").stderr
+
+
+@pytest.fixture
+def servers(proxy: Proxy) -> list[str]:
+    """The MCP servers that were restarted. There is `files`, which was down."""
+    restarts: list[str] = []
+
+    async def states(request_id: str = "") -> Any:
+        error = {"last_error": "the connection\nhas ended", "last_error_at": 7.0}
+        server = {"name": "files", "is_up": True, "tools": 3, "error": None, **error}
+        state = {"pid": 4711, "slot": 1, "requests": 0, "loops": 0, "live": 0, "outage": "", "mcp": [server]}
+        return [state]
+
+    async def restart(server: str) -> bool:
+        restarts.append(server)
+        return server == "files"
+
+    proxy.app.api.processes, proxy.app.api.restart_server = states, restart
+    return restarts
+
+
+def test_a_server_is_restarted(cli: Cli, servers: list[str]) -> None:
+    assert cli("tools", "restart", "files").stdout == "files, process 1: up, 3 tools\n"
+    assert json.loads(cli("tools", "restart", "files", "--json").stdout)["is_up"]
+    stderr = cli("tools", "restart", "a/b", status=1).stderr
+    assert stderr == "toolgraft: there is no MCP server a/b; there are: files\n"
+    assert servers == ["files", "files", "a/b"]
+
+
+def test_the_last_error_of_a_server_is_in_the_status(cli: Cli, servers: list[str]) -> None:
+    (line,) = (line for line in cli("status").stdout.splitlines() if "MCP server" in line)
+    assert line.startswith("    MCP server files: up, 3 tools; last error at ")
+    assert line.endswith(r": the connection\nhas ended")

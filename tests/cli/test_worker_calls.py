@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from addon.cli import worker_client
+from addon.tools import Image
 from store.models import Status
 from tests.cli.worker_bench import Bench, Functions, Rules, echo, serve
 
@@ -42,6 +43,17 @@ async def test_calls_of_other_tools_are_left_alone(bench: Bench) -> None:
         await bench.capture("c1")
         await bench.final("c1")
         assert (await bench.store.call("default", "c0")).status is Status.PENDING
+
+
+async def test_images_in_a_result_are_sent_as_its_parts(bench: Bench) -> None:
+    async def tool(args: dict[str, Any]) -> Any:
+        return {"shot": Image(b"\x89PNG\r\n"), "width": 3}
+
+    async with serve(bench, Functions(f=tool)):
+        await bench.capture("c1")
+        call = await bench.final("c1")
+    assert (call.status, call.result) == (Status.DONE, {"shot": "[part 1: image/png]", "width": 3})
+    assert call.parts == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0K"}}]
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,24 @@ async def test_requests_are_filtered_and_what_is_not_kept_is_counted(page: httpx
 
 def test_a_waterfall_has_rounds_and_calls_in_their_order() -> None:
     times = [{"began": 0.0, "seconds": 1.0}, {"began": 3.0, "seconds": 1.0}]
-    call = {"name": "f", "state": "done", "began": 0.9, "seconds": 2.0, "call_id": "call_1"}
+    call = {"name": "f", "state": "done", "began": 0.9, "seconds": 2.0, "waited": 0.0, "call_id": "call_1"}
     bars = waterfall({"seconds": 4.0, "round_times": times, "calls": [call]})
     assert [(bar.label, bar.began) for bar in bars] == [("round 1", 0.0), ("f", 0.9), ("round 2", 3.0)]
     assert bars[1].width == 300
     assert all(0 <= bar.x and bar.x + bar.width <= 600 for bar in bars)
     assert waterfall({"seconds": 1.0, "round_times": times[:1], "calls": []}) == []
+
+
+def test_a_wait_before_a_call_has_a_bar_of_its_own() -> None:
+    call = {"name": "f", "state": "done", "began": 1.0, "seconds": 2.0, "waited": 1.5, "call_id": "call_1"}
+    record = {"seconds": 4.0, "round_times": [], "calls": [call]}
+    bars = waterfall(record)
+    assert [(bar.kind, bar.label, bar.began, bar.seconds) for bar in bars] == [
+        ("wait", "f waits", 1.0, 1.5),
+        ("call", "f", 2.5, 0.5),
+    ]
+    waiting = waterfall(record | {"calls": [call | {"state": "running", "waited": None}]})
+    assert [(bar.kind, bar.seconds) for bar in waiting] == [("wait", 2.0)]
 
 
 async def test_only_the_live_page_is_told_of_requests(app: ControlApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import re
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx2
 import pytest
 
 from addon.console.pages import PAGES
+from addon.core.summaries import CallSummary, Summary
 from addon.settings import Settings
 from store.base import Store
 from store.models import Policy, Slot, Step, Toolset, Turn
@@ -107,7 +110,7 @@ async def test_approvals_are_listed_oldest_first_with_their_arguments(
     page: httpx2.AsyncClient, capture: Capture
 ) -> None:
     assert "No call waits for an approval." in await part(page, "approvals")
-    assert (await part(page, "waiting")).strip() == ""
+    assert "number" not in await part(page, "waiting")
     await capture("call_b", approval="waiting", name="delete_it")
     await capture("call_a", approval="waiting")
     await capture("call_c")
@@ -182,7 +185,31 @@ async def test_a_long_list_has_pages(page: httpx2.AsyncClient, capture: Capture)
     assert len(set(re.findall(r"call_id=(call_\d+)", first))) == 50
     (rest,) = re.findall(r'href="/console/calls\?([^"]*cursor[^"]*)"', first)
     query = dict(pair.split("=") for pair in rest.replace("&amp;", "&").split("&"))
-    assert re.findall(r"call_id=(call_\d+)", await part(page, "calls", **query)) == ["call_50"]
+    assert re.findall(r"call_id=(call_\d+)", await part(page, "calls", **query)) == ["call_00"]
+
+
+async def test_calls_are_searched_by_text_and_time(
+    page: httpx2.AsyncClient, capture: Capture, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        await capture(f"call_{number}", args={"city": f"Oslo {number} {HOSTILE}"}, created_at=1_800_000_000.0 + number)
+
+    async def found(**query: str) -> list[str]:
+        return re.findall(r"call_id=(call_\d+)", await part(page, "calls", **query))
+
+    assert await found(text="oslo 3") == ["call_3"]
+    assert await found(text=HOSTILE, order="oldest") == [f"call_{number}" for number in range(6)]
+    html = await part(page, "calls", since="2027-01-15T08:00:02Z", until="1800000004", text=HOSTILE)
+    assert re.findall(r"call_id=(call_\d+)", html) == ["call_3", "call_2"]
+    assert 'data-moment="2027-01-15T08:00:02Z"' in html
+    assert "<script>" not in html
+    assert await found(since="", until="", text="") == [f"call_{number}" for number in range(6)][::-1]
+    assert (await page.get("/console/parts/calls?since=yesterday")).json()["field"] == "since"
+    monkeypatch.setattr("addon.control.call_search.MOST_LOOKED_AT", 3)
+    monkeypatch.setattr("addon.control.call_search._PORTION", 3)
+    html = await part(page, "calls", text="Oslo 1 ")
+    assert "None among the" in html
+    assert "Search further" in html
 
 
 async def test_a_page_of_large_items_ends_early_and_goes_on(
@@ -204,7 +231,8 @@ async def test_a_page_of_large_items_ends_early_and_goes_on(
             after = re.findall(rf'href="/console/{name}\?([^"]*cursor[^"]*)"', html)
             query = dict(pair.split("=") for pair in after[0].replace("&amp;", "&").split("&")) if after else {}
         assert pages > 1
-        assert found == [f"{name[:-1]}_{number}" for number in range(8)]
+        newest_last = [f"{name[:-1]}_{number}" for number in range(8)]
+        assert found == (newest_last[::-1] if name == "calls" else newest_last)
 
 
 async def test_a_large_value_is_not_indented(page: httpx2.AsyncClient, capture: Capture) -> None:
@@ -231,12 +259,21 @@ async def test_a_token_for_one_session_learns_of_no_other(
         for name in PARTS:
             assert (await visitor.get(f"/console/parts/{name}?{query}")).status_code in {403, 422}, name
     assert (await visitor.get("/console/parts/call?call_id=call_theirs")).status_code == 403
+    theirs = Summary("theirs", status=200)
+    theirs.note_client("curl/8")
+    app.api.recent.end(theirs)
+    arrival = await visitor.get("/console/parts/arrival?session=mine&client=curl&since=0")
+    assert (arrival.status_code, "theirs" in arrival.text) == (200, False)
 
 
 @pytest.mark.parametrize(
     ("fields", "texts"),
     [
         ({"status": "done", "result": {"celsius": 3}}, ["Result", "&#34;celsius&#34;: 3"]),
+        (
+            {"status": "done", "result": 1, "media": [{"mime_type": "image/<p>", "size": 4, "digest": "0"}]},
+            ["Part 1: image/&lt;p&gt;, 4 bytes"],
+        ),
         ({"status": "failed", "error": "no such city"}, ["Error", "no such city"]),
         ({"owner": "hand", "released": False}, ["Answer by hand"]),
         ({"status": "running", "worker": "w<1>"}, ["workers (w&lt;1&gt;)"]),
@@ -338,12 +375,26 @@ async def test_connect_has_lines_for_each_kind_of_client(page: httpx2.AsyncClien
     assert "toolgraft run --session one -- agy" in html
 
 
-async def test_sessions_show_where_each_setting_comes_from(page: httpx2.AsyncClient, store: Store) -> None:
+async def test_sessions_show_where_each_setting_comes_from(page: httpx2.AsyncClient, app: Any, store: Store) -> None:
     await store.put_policy("one", Policy(delivery="placeholder"))
     html = re.sub(r"\s+", " ", re.sub("<.*?>", " ", await part(page, "sessions")))
     assert "default" in html
     assert "delivery placeholder (set for this session)" in html
+    assert "max_rounds 10 (the default)" in html
+    app.api.setting_rows = lambda: [{"name": "graft_max_rounds", "value": "10", "source": "command line"}]
+    html = re.sub(r"\s+", " ", re.sub("<.*?>", " ", await part(page, "sessions")))
     assert "max_rounds 10 (the proxy&#39;s option)" in html
+
+
+async def test_sessions_show_what_they_have_used(page: httpx2.AsyncClient, app: Any, store: Store) -> None:
+    await store.put_policy("unused", Policy())
+    for status in (200, 500):
+        calls = [CallSummary("f", {}, state) for state in ("done", "waiting")]
+        app.api.recent.end(Summary("work", status=status, prompt=100, output=20, calls=calls))
+    await store.put_policy("work", Policy())
+    text = " ".join(re.sub("<[^>]*>", "", await part(page, "sessions")).split())
+    assert text.count("from memory: no request has ended") == 2
+    assert "2 requests, 1 of them failed · 200 → 40 tokens · calls: 2 done, 2 left waiting · last used" in text
 
 
 async def test_only_an_admin_may_forget_a_session(page: httpx2.AsyncClient, sign_in: SignIn, store: Store) -> None:
@@ -353,3 +404,29 @@ async def test_only_an_admin_may_forget_a_session(page: httpx2.AsyncClient, sign
     assert "DELETE" not in await part(reader, "sessions")
     assert (await page.request("DELETE", "/v1/sessions/one", json={})).status_code == 204
     assert "one" not in [session.name for session in (await store.sessions()).items]
+
+
+async def test_what_is_fetched_later_is_what_was_asked_for(page: httpx2.AsyncClient, store: Store) -> None:
+    """A page of one session's approvals that became one of all would deny all."""
+    for number in range(60):
+        await store.put_policy(f"s{number:02}", Policy(delivery="placeholder"))
+        turn = Turn(turn_id=f"turn_{number:02}", session="s00", visible=[], steps=[], created_at=store.clock())
+        await store.save_turn(turn)
+    cursors = {name: found for name in ("sessions", "turns") if (found := await next_cursor(page, name, "s00"))}
+    assert set(cursors) == {"sessions", "turns"}
+    for name, query in (
+        ("approvals", {"session": "s00"}),
+        ("calls", {"session": "s00", "status": "done"}),
+        ("live", {"session": "s00"}),
+        ("turns", {"session": "s00", "cursor": cursors["turns"]}),
+        ("sessions", {"cursor": cursors["sessions"]}),
+    ):
+        fetched = rf'hx-get="/console/parts/{name}\?([^"]*)" hx-trigger="[^"]*" hx-target="#main"'
+        (later,) = re.findall(fetched, await part(page, name, **query))
+        assert query.items() <= dict(parse_qsl(unescape(later))).items()
+
+
+async def next_cursor(page: httpx2.AsyncClient, name: str, session: str) -> str:
+    query = {"session": session} if name == "turns" else {}
+    (after,) = re.findall(rf'href="/console/{name}\?([^"]*cursor[^"]*)"', await part(page, name, **query))
+    return dict(parse_qsl(unescape(after)))["cursor"]

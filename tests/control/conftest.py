@@ -32,6 +32,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         state=tmp_path / "state",
         max_body=2048,
+        max_media=256,
         allow_hosts=("graft.example",),
         allow_origins=("https://app.example",),
     )
@@ -65,7 +66,7 @@ class Capture:
     async def __call__(
         self, call_id: str, *, session: str = "default", name: str = "get_weather", **fields: Any
     ) -> Call:
-        now = self.store.clock()
+        now = fields.pop("created_at", None) or self.store.clock()
         call = Call(
             call_id=call_id,
             session=session,

@@ -37,6 +37,7 @@ def writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "put_policy",
         "put_toolset",
         "delete_session",
+        "save_turn",
         "trust_clock",
         "sync",
     ):
@@ -56,12 +57,14 @@ ACKNOWLEDGED = [
     ("PUT", "/v1/sessions/default/tools", {"tools": [WEATHER]}, "put_toolset"),
     ("DELETE", "/v1/sessions/default/tools", None, "put_toolset"),
     ("DELETE", "/v1/sessions/default", None, "delete_session"),
+    ("POST", "/v1/sessions/default/tools/get_weather/try", {}, "save_turn"),
     ("POST", "/v1/store/trust-clock", {}, "trust_clock"),
 ]
 
 
 @pytest.fixture
-async def filled(client: httpx2.AsyncClient, capture: Any) -> None:
+async def filled(app: ControlApp, client: httpx2.AsyncClient, capture: Any) -> None:
+    app.api.try_tool = lambda session, name, args, check: capture("tried")
     await client.put("/v1/sessions/default/tools", json={"tools": [WEATHER]})
     await client.patch("/v1/sessions/default", json={"always_approved": {"get_weather": "ab" * 16}})
     await capture("c1")
@@ -90,6 +93,7 @@ async def test_a_claim_of_what_may_run_twice_waits_for_no_disk(
     client: httpx2.AsyncClient, capture: Any, writes: list[str]
 ) -> None:
     await capture("c1", redeliver=True)
+    writes.clear()
     answer = await client.post("/v1/calls/claim", json={"session": "default", "names": ["get_weather"]})
     assert answer.status_code == 200
     assert (await client.post("/v1/calls/c1/renew", json={"worker": answer.json()["worker"]})).status_code == 200
@@ -138,9 +142,11 @@ async def test_a_call_whose_claim_is_not_safe_is_given_back(
 
 NOT_IN_THE_STORE = {
     ("POST", "/v1/calls/{call_id}/renew"),  # forgotten, the lease ends as if nobody had renewed it
+    ("POST", "/v1/sessions/{session}/tools/check"),  # it changes nothing
     ("POST", "/v1/tokens"),  # in files, by `write_file`
     ("DELETE", "/v1/tokens/{token_id}"),
     ("POST", "/v1/mcp/accept"),
+    ("POST", "/v1/servers/{server:path}/restart"),
 }
 
 

@@ -27,9 +27,12 @@ OPERATIONS = {
     ("get", "/v1/sessions/{session}"),
     ("patch", "/v1/sessions/{session}"),
     ("delete", "/v1/sessions/{session}"),
+    ("get", "/v1/sessions/{session}/usage"),
     ("get", "/v1/sessions/{session}/tools"),
     ("put", "/v1/sessions/{session}/tools"),
     ("delete", "/v1/sessions/{session}/tools"),
+    ("post", "/v1/sessions/{session}/tools/check"),
+    ("post", "/v1/sessions/{session}/tools/{name}/try"),
     ("get", "/v1/calls"),
     ("get", "/v1/calls/{call_id}"),
     ("post", "/v1/calls/{call_id}/result"),
@@ -42,12 +45,18 @@ OPERATIONS = {
     ("get", "/v1/turns"),
     ("get", "/v1/turns/{turn_id}"),
     ("get", "/v1/requests"),
+    ("get", "/v1/requests/{request_id}"),
+    ("get", "/v1/requests/{request_id}/body"),
+    ("get", "/v1/requests/{request_id}/curl"),
+    ("get", "/v1/requests/{request_id}/replay"),
     ("get", "/v1/events"),
     ("post", "/v1/store/trust-clock"),
     ("post", "/v1/tokens"),
     ("get", "/v1/tokens"),
     ("delete", "/v1/tokens/{token_id}"),
     ("get", "/v1/processes"),
+    ("get", "/v1/servers"),
+    ("post", "/v1/servers/{server}/restart"),
     ("get", "/v1/config"),
     ("get", "/v1/mcp/held"),
     ("post", "/v1/mcp/accept"),
@@ -116,7 +125,8 @@ async def test_the_document_says_which_operations_need_the_token(client: httpx2.
 
 async def test_parameters_of_the_query_are_described(client: httpx2.AsyncClient) -> None:
     operation = (await document(client))["paths"]["/v1/calls"]["get"]
-    assert {p["name"] for p in operation["parameters"]} == {"session", "status", "name", "wait", "limit", "cursor"}
+    known = {"session", "status", "name", "text", "since", "until", "order", "wait", "limit", "cursor"}
+    assert {p["name"] for p in operation["parameters"]} == known
 
 
 async def test_the_page_shows_the_document(client: httpx2.AsyncClient) -> None:

@@ -10,14 +10,17 @@ from addon.core.conversation_view import answer_lines, request_lines
 Json = dict[str, Any]
 
 CALL = {"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}, "id": "x1"}, "thoughtSignature": "abc"}
-RESULT = {"functionResponse": {"name": "get_weather", "id": "x1", "response": {"celsius": 4}}}
+IMAGE = {"inlineData": {"mimeType": "image/png", "data": "A" * 40000}}
+RESULT = {
+    "functionResponse": {"name": "get_weather", "id": "x1", "response": {"celsius": 4}, "parts": [IMAGE, {"x": 1}]}
+}
 
 
 def test_a_request_is_shown_turn_by_turn_with_its_tools() -> None:
     request = {
         "system_instruction": {"parts": [{"text": "Be brief.\nAlways."}]},
         "contents": [
-            {"parts": [{"text": "Weather?"}, {"inlineData": {"mimeType": "image/png", "data": "A" * 40000}}]},
+            {"parts": [{"text": "Weather?"}, IMAGE]},
             {"role": "model", "parts": [{"text": "Hm.", "thought": True}, {"text": "Let me look."}, CALL]},
             {"role": "user", "parts": [RESULT, {"fileData": {"mimeType": "text/plain", "fileUri": "gs://a"}}]},
         ],
@@ -47,7 +50,7 @@ def test_a_request_is_shown_turn_by_turn_with_its_tools() -> None:
         "  Let me look.",
         '  → get_weather({"city": "Oslo"}) [x1]',
         "user",
-        '  ← get_weather [x1]: {"celsius": 4}',
+        '  ← get_weather [x1]: {"celsius": 4}, [image/png, 29.3 KB], a part',
         "  [text/plain at gs://a]",
         "tools",
         "  get_weather(city, day): The weather.",

@@ -154,7 +154,7 @@ def test_calls_beyond_the_limit_are_answered_and_not_stored(manner: ToolBehavior
     assert len(outcome.step.parts) == len(outcome.step.slots) == 3
     sent = list(outcome.send)
     for one in outcome.step.calls:
-        sent += made.respond(one.call_id, {"error": one.fault} if one.fault else {"n": 1}).send
+        sent += made.respond(one.call_id, {"response": {"error": one.fault} if one.fault else {"n": 1}}).send
     answers = [a for one in sent for a in json.loads(one.data)["toolResponse"]["functionResponses"]]
     assert sorted(a["id"] for a in answers) == [f"f{n}" for n in range(1, 7)]
     assert [a["id"] for a in answers if "error" not in a["response"]] == ["f1", "f2"]
@@ -200,7 +200,7 @@ def test_frames_with_half_a_surrogate_pair_are_understood() -> None:
     own = live(strips=False, own=own_tools("own"))
     own.from_server(call("look", "own"))
     answered = Frame(rb'{"toolResponse": {"functionResponses": [{"id": "f2", "response": {"a": "\ud800"}}]}}')
-    own.respond("c1", {"a": 1})
+    own.respond("c1", {"response": {"a": 1}})
     assert own.is_blocked
     own.from_client(answered)
     assert not own.is_blocked
@@ -229,32 +229,44 @@ def test_the_tool_calls_of_a_turn_of_the_models_are_counted() -> None:
 def test_blocking_calls_are_answered_together_and_in_call_order() -> None:
     made = live()
     made.from_server(call("look", "tell"))
-    assert made.respond("c2", {"b": 2}) == LiveActions()
-    assert sent_responses(made.respond("c1", {"a": 1})) == [
+    assert made.respond("c2", {"response": {"b": 2}}) == LiveActions()
+    assert sent_responses(made.respond("c1", {"response": {"a": 1}})) == [
         [answer("f1", "look", {"a": 1}), answer("f2", "tell", {"b": 2})]
     ]
-    assert made.respond("c1", {"late": True}) == LiveActions()
+    assert made.respond("c1", {"response": {"late": True}}) == LiveActions()
 
 
 def test_non_blocking_calls_are_answered_one_by_one_with_their_scheduling() -> None:
     made = live(wait=FREE)
     made.from_server(call("look", "wait", "wait"))
-    assert sent_responses(made.respond("c3", {})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
-    assert sent_responses(made.respond("c1", {})) == [[answer("f1", "look", {})]]
-    assert sent_responses(made.respond("c2", {})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
+    assert sent_responses(made.respond("c3", {"response": {}})) == [[answer("f3", "wait", {}, scheduling="SILENT")]]
+    assert sent_responses(made.respond("c1", {"response": {}})) == [[answer("f1", "look", {})]]
+    assert sent_responses(made.respond("c2", {"response": {}})) == [[answer("f2", "wait", {}, scheduling="SILENT")]]
 
 
 def test_steps_are_answered_separately() -> None:
     made = live()
     made.from_server(call("look"))
     made.from_server(call("tell", start=2))
-    assert sent_responses(made.respond("c2", {})) == [[answer("f2", "tell", {})]]
+    assert sent_responses(made.respond("c2", {"response": {}})) == [[answer("f2", "tell", {})]]
 
 
 def test_a_call_without_an_id_is_answered_without_one() -> None:
     made = live()
     made.from_server(frame({"toolCall": {"functionCalls": [{"name": "look"}]}}))
-    assert sent_responses(made.respond("c1", {})) == [[{"name": "look", "response": {}}]]
+    assert sent_responses(made.respond("c1", {"response": {}})) == [[{"name": "look", "response": {}}]]
+
+
+def test_images_in_a_result_go_to_models_that_take_them() -> None:
+    part = {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}
+    outcome = {"response": {"a": 1}, "parts": [part]}
+    made = live(model="models/gemini-3.8-live")
+    made.from_server(call("look"))
+    assert sent_responses(made.respond("c1", outcome)) == [[answer("f1", "look", {"a": 1}, parts=[part])]]
+    early = live(model="models/gemini-live-2.5-flash")
+    early.from_server(call("look"))
+    omitted = "image/png (4 bytes): this model takes no images or files in results"
+    assert sent_responses(early.respond("c1", outcome)) == [[answer("f1", "look", {"a": 1, "omitted": omitted})]]
 
 
 def test_a_cancelled_call_is_ended_and_never_answered() -> None:
@@ -262,13 +274,13 @@ def test_a_cancelled_call_is_ended_and_never_answered() -> None:
     made.from_server(call("look"))
     assert made.from_server(cancellation("f1")) == LiveActions(None, cancel=("c1",))
     assert not made.waits_for("c1")
-    assert made.respond("c1", {}) == LiveActions()
+    assert made.respond("c1", {"response": {}}) == LiveActions()
 
 
 def test_the_rest_of_a_step_goes_when_the_last_open_call_is_cancelled() -> None:
     made = live()
     made.from_server(call("look", "tell"))
-    made.respond("c1", {})
+    made.respond("c1", {"response": {}})
     assert sent_responses(made.from_server(cancellation("f2"))) == [[answer("f1", "look", {})]]
 
 
@@ -285,7 +297,7 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
     made.from_server(call("look", "tell"))
     made.from_client(frame(AUDIO))
     assert made.close() == LiveActions(cancel=("c1", "c2"))
-    assert made.respond("c1", {}) == LiveActions()
+    assert made.respond("c1", {"response": {}}) == LiveActions()
 
 
 # --- passthrough ----------------------------------------------------------------------------------------------

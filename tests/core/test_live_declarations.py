@@ -134,7 +134,7 @@ def test_a_name_that_clashes_is_mapped_there_and_back() -> None:
     assert [(one.call_id, one.name, one.gemini_id) for one in outcome.step.calls] == [("c1", "look", "f2")]
     assert [part["functionCall"]["name"] for part in outcome.step.parts] == ["look", "look"]
     assert [(slot.name, slot.call_id) for slot in outcome.step.slots] == [("look", None), ("look", "c1")]
-    assert sent_responses(made.respond("c1", {"a": 1})) == [[answer("f2", "look_g2", {"a": 1})]]
+    assert sent_responses(made.respond("c1", {"response": {"a": 1}})) == [[answer("f2", "look_g2", {"a": 1})]]
 
 
 def test_a_context_update_changes_whose_a_name_is() -> None:
@@ -143,4 +143,4 @@ def test_a_context_update_changes_whose_a_name_is() -> None:
     made.from_client(frame({"contextUpdate": {"tools": {"tools": own_tools("look")}}}))
     own = call("look", start=2)
     assert made.from_server(own) == LiveActions(own.data)
-    assert sent_responses(made.respond("c1", {})) == [[answer("f1", "look", {})]]
+    assert sent_responses(made.respond("c1", {"response": {}})) == [[answer("f1", "look", {})]]

@@ -30,7 +30,7 @@ def test_input_waits_while_the_model_waits_for_a_call_and_follows_its_answer_in_
     waiting = [frame(AUDIO), Frame(b'{ "realtime_input": {"activityEnd": {}} }', text=False), frame(WORDS)]
     for one in waiting:
         assert made.from_client(one) == LiveActions()
-    sent = made.respond("c1", {}).send
+    sent = made.respond("c1", {"response": {}}).send
     assert json.loads(sent[0].data)["toolResponse"]
     assert list(sent[1:]) == waiting
 
@@ -53,7 +53,7 @@ def test_the_clients_frames_stay_behind_frames_that_are_still_being_sent() -> No
     made = live()
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
-    assert len(made.respond("c1", {}).send) == 2
+    assert len(made.respond("c1", {"response": {}}).send) == 2
     made.confirm_sent()
     assert made.from_client(frame(WORDS)) == LiveActions(send=(frame(WORDS),))
     made.confirm_sent()
@@ -72,7 +72,7 @@ def test_input_waits_for_the_clients_answer_in_a_mixed_step_and_that_answer_neve
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
-    assert len(made.respond("c1", {}).send) == 1
+    assert len(made.respond("c1", {"response": {}}).send) == 1
     assert made.from_client(frame(AUDIO)) == LiveActions()
     given = frame({"tool_response": {"function_responses": [{"id": "f2", "name": "own", "response": {}}]}})
     assert made.from_client(given) == LiveActions(given.data, send=(frame(AUDIO), frame(AUDIO)))
@@ -82,7 +82,7 @@ def test_input_is_released_when_the_model_continues_without_the_clients_answer()
     made = live(strips=False, own=own_tools("own"))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
-    made.respond("c1", {})
+    made.respond("c1", {"response": {}})
     complete = frame({"serverContent": {"turnComplete": True}})
     assert made.from_server(complete) == LiveActions(complete.data, send=(frame(AUDIO),))
 
@@ -92,7 +92,7 @@ def test_input_does_not_wait_for_the_clients_own_call_that_the_model_does_not_wa
     made = live(strips=False, own=own_tools("own", behavior=behavior))
     made.from_server(call("look", "own"))
     made.from_client(frame(AUDIO))
-    assert len(made.respond("c1", {}).send) == 2
+    assert len(made.respond("c1", {"response": {}}).send) == 2
 
 
 def test_the_clients_own_calls_alone_hold_no_input() -> None:
@@ -106,7 +106,7 @@ def test_a_held_setup_goes_upstream_with_the_toolset() -> None:
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
     made.from_client(frame({"contextUpdate": {"tools": {"tools": []}}}))
-    assert b"look" in made.respond("c1", {}).send[-1].data
+    assert b"look" in made.respond("c1", {"response": {}}).send[-1].data
 
 
 @pytest.mark.parametrize(
@@ -135,17 +135,19 @@ def test_a_model_that_takes_input_at_any_time_gets_it_at_once(manner: ToolBehavi
     made = live(model=ASYNC, look=manner)
     made.from_server(call("look"))
     assert made.from_client(frame(AUDIO)) == LiveActions(frame(AUDIO).data)
-    assert len(made.respond("c1", {"a": 1}).send) == 1
+    assert len(made.respond("c1", {"response": {"a": 1}}).send) == 1
 
 
 def test_undeclared_calls_of_such_a_model_are_answered_one_by_one_and_blocking_calls_together() -> None:
     made = live(model=ASYNC)
     made.from_server(call("look", "tell"))
-    assert sent_responses(made.respond("c2", {})) == [[answer("f2", "tell", {})]]
+    assert sent_responses(made.respond("c2", {"response": {}})) == [[answer("f2", "tell", {})]]
     made = live(model=ASYNC, look=WAITS, tell=WAITS)
     made.from_server(call("look", "tell"))
-    assert sent_responses(made.respond("c2", {})) == []
-    assert sent_responses(made.respond("c1", {})) == [[answer("f1", "look", {}), answer("f2", "tell", {})]]
+    assert sent_responses(made.respond("c2", {"response": {}})) == []
+    assert sent_responses(made.respond("c1", {"response": {}})) == [
+        [answer("f1", "look", {}), answer("f2", "tell", {})]
+    ]
 
 
 def test_a_blocking_call_that_input_cancels_is_ended_and_never_answered() -> None:
@@ -153,7 +155,7 @@ def test_a_blocking_call_that_input_cancels_is_ended_and_never_answered() -> Non
     made.from_server(call("look"))
     made.from_client(frame(AUDIO))
     assert made.from_server(cancellation("f1")) == LiveActions(None, cancel=("c1",))
-    assert made.respond("c1", {}) == LiveActions()
+    assert made.respond("c1", {"response": {}}) == LiveActions()
 
 
 @pytest.mark.parametrize("behavior", ["BLOCKING", "UNSPECIFIED", 1, 0, None])

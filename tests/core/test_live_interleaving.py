@@ -100,7 +100,7 @@ class Service:
                 self.client({"toolResponse": {"functionResponses": [answer(chosen, "own", {})]}})
             case "answer" if chosen := self.pick(given, own=False):
                 self.ended.add(chosen)
-                self.do(self.made.respond(self.open[chosen], {}), from_client=False)
+                self.do(self.made.respond(self.open[chosen], {"response": {}}), from_client=False)
             case "cancel" if chosen := self.pick(given, own=False):
                 call_id = self.open.pop(chosen)
                 self.blocks.discard(chosen)
@@ -154,4 +154,4 @@ def test_no_document_is_too_odd(documents: list[tuple[bool, Any]]) -> None:
         if outcome.forward is not None:
             json.loads(outcome.forward)
         for one in outcome.step.calls if outcome.step else ():
-            made.respond(one.call_id, {})
+            made.respond(one.call_id, {"response": {}})

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.e2e.chats import installed
+from tests.e2e.proxies import Proxy
 
 AXE = "axe-core@4.14.1"
+_PATIENCE = 20_000
+"""Milliseconds within which a page shows what it should: the machine may be busy."""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
@@ -22,6 +25,7 @@ def running_chromium() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
+    expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
         # root may not use the sandbox
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -34,3 +38,9 @@ def violations(page: Page) -> list[str]:
     page.evaluate((Path(installed(AXE)) / "axe.min.js").read_text())
     found: dict[str, Any] = page.evaluate(f"axe.run(document, {{runOnly: {RULES}}})")
     return [f"{one['id']}: {[node['html'] for node in one['nodes']]}" for one in found["violations"]]
+
+
+def sign_in(page: Page, proxy: Proxy) -> None:
+    """Open the console by a link that is good for one use."""
+    page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()  # the page itself is there before

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e import chats
-from tests.e2e.browser import running_chromium, violations
+from tests.e2e.browser import running_chromium, sign_in, violations
 from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.upstreams import Gemini
@@ -54,9 +54,7 @@ def page(context: BrowserContext, proxy: Proxy) -> Iterator[Page]:
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("dialog", lambda dialog: errors.append(dialog.message))
     page.on("console", lambda entry: errors.append(entry.text) if "Content Security" in entry.text else None)
-    path = proxy.control.ask("POST", "/console/links", json={})["path"]
-    page.goto(proxy.control.url + path)
-    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    sign_in(page, proxy)
     assert "#" not in page.url
     yield page
     assert errors == []
@@ -162,9 +160,9 @@ def test_a_tool_is_approved_for_good_until_that_is_taken_back(
         assert violations(page) == []
         asked = pool.submit(chat.say, 'call get_weather {"city": "Rome"} and call get_weather {"city": "Bonn"}')
         page.goto(f"{proxy.control.url}/console/approvals?session={watched.name}")
-        page.get_by_text("Deny all 2").click()
+        page.get_by_text("Deny these 2", exact=True).click()
         page.get_by_label("Reason for the model (optional)").fill("not today")
-        page.get_by_role("button", name=f"Deny all that wait in session {watched.name}").click()
+        page.get_by_role("button", name="Deny these 2 calls").click()
         expect(page.get_by_text("No call waits for an approval.")).to_be_visible()
         assert asked.result(20).count("not today") == 2
     assert gemini.errors == []
@@ -286,11 +284,61 @@ def test_a_session_is_forgotten_after_a_second_click(proxy: Proxy, session: Sess
     assert session.name not in names
 
 
+def test_a_press_hits_no_other_call_when_the_list_moves(proxy: Proxy, page: Page, gemini: Gemini) -> None:
+    session = new_session(proxy, tools=False)
+    session.tools([WEATHER | {"executor": {"type": "worker"}, "approval": True}])
+    session.policy(delivery="loop", approval_timeout=60, tool_timeout=60)
+    page.add_init_script("performance.now = () => 0")  # the time that a press is refused never ends
+    with ThreadPoolExecutor(1) as pool:
+        words = " and ".join(f'call get_weather {{"city": "{city}"}}' for city in ("Oslo", "Rome", "Bonn"))
+        asked = pool.submit(ask, proxy, session, words)
+        until(lambda: len(session.calls(status="pending")) == 3, "three calls wait")
+        first, *others = session.calls(status="pending")
+        page.goto(f"{proxy.control.url}/console/approvals?session={session.name}")
+        page.locator(f"#call-{first['call_id']}").get_by_role("button", name="Approve", exact=True).hover()
+        proxy.control.ask("POST", f"/v1/calls/{first['call_id']}/deny", json={})
+        expect(page.locator(f"#call-{first['call_id']}")).to_have_count(0)
+        page.mouse.down()
+        page.mouse.up()
+        expect(page.get_by_role("alert")).to_contain_text("moved under the pointer")
+        assert [call["approval"] for call in session.calls(status="pending")] == ["waiting", "waiting"]
+        proxy.control.ask("POST", "/v1/approvals/deny", json={"call_ids": [call["call_id"] for call in others]})
+        assert asked.result(30)
+
+
+def test_a_session_shows_what_it_has_used(proxy: Proxy, session: Session, page: Page, gemini: Gemini) -> None:
+    session.tools()
+    page.goto(f"{proxy.control.url}/console/sessions")
+    mine = page.locator("article", has=page.get_by_role("heading", name=session.name, exact=True))
+    expect(mine).to_contain_text("from memory: no request has ended")
+    ask(proxy, session, "hello")
+    path = f"/v1/sessions/{session.name}/usage"
+    until(lambda: proxy.control.ask("GET", path)["requests"] == 1, "the usage of the request")
+    usage = proxy.control.ask("GET", path)
+    assert usage["prompt_tokens"] > 0
+    assert usage["since"] <= usage["last_used_at"]
+    page.reload()
+    expect(mine).to_contain_text(f"1 request · {usage['prompt_tokens']} → {usage['output_tokens']} tokens · last used")
+
+
 def test_every_page_is_accessible_and_fits(proxy: Proxy, session: Session, page: Page, gemini: Gemini) -> None:
     """Light and dark, on a phone and on a desk."""
-    ask(proxy, session, 'call get_weather {"city": "Oslo"}')
-    (call,) = session.calls()
-    for name in ("approvals", "calls", "turns", "tools", "sessions", "connect", f"call?call_id={call['call_id']}"):
+    for city in ("Oslo", "Bergen"):
+        ask(proxy, session, f'call get_weather {{"city": "{city}"}}')
+    call = session.calls()[0]
+    trial = f"try?session={session.name}&name=get_weather"
+    for name in (
+        "approvals",
+        "live",
+        "calls",
+        f"turns?session={session.name}",
+        f"turn?session={session.name}&turn_id={call['turn_id']}",
+        "tools",
+        "sessions",
+        "connect",
+        f"call?call_id={call['call_id']}",
+        trial,
+    ):
         page.goto(f"{proxy.control.url}/console/{name}")
         expect(page.get_by_text("Loading …")).to_have_count(0)
         for scheme in ("light", "dark"):
@@ -323,8 +371,7 @@ def test_the_page_connects_to_a_restarted_proxy(start: Callable[..., Proxy], gem
     ]
     context = browser.new_context()
     page = context.new_page()
-    page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
-    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    sign_in(page, proxy)
     page.goto(f"{proxy.control.url}/console/calls")
     expect(page.get_by_text("No such calls.")).to_be_visible()
     proxy.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import running_chromium, violations
+from tests.e2e.browser import running_chromium, sign_in, violations
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.upstreams import Gemini
 
@@ -33,8 +33,7 @@ def opened(browser: Browser, proxy: Proxy, errors: list[str], **context: Any) ->
     page.set_default_timeout(10_000)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda entry: errors.append(entry.text) if "Content Security" in entry.text else None)
-    page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
-    expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+    sign_in(page, proxy)
     page.goto(f"{proxy.control.url}/console/live")
     expect(page.get_by_role("heading", name="Live")).to_be_visible()
     return page
@@ -67,7 +66,7 @@ def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, proxy, session, f"call lookup {json.dumps({'city': HOSTILE})}", stream=True)
         expect(card).to_contain_text("running")
-        expect(card.get_by_role("link", name="lookup")).to_be_visible()
+        expect(card.get_by_role("link", name="lookup").first).to_be_visible()
         assert violations(page) == []
         (call,) = session.calls(status="pending", wait=5)
         proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/approve")
@@ -75,10 +74,29 @@ def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
         assert asked.result(20)
     expect(card).to_contain_text("done")
     expect(card).to_contain_text("2 rounds")
-    assert card.locator(".bar-label").all_inner_texts() == ["round 1", "lookup", "round 2"]
+    labels = card.locator(".bar-label").all_inner_texts()
+    assert labels == ["round 1", "lookup waits", "lookup", "round 2"], "it waited for the approval"
     assert violations(page) == []
     look_at(page, tmp_path, "live")
-    card.get_by_role("link", name="lookup").click()
+    card.get_by_role("heading").get_by_role("link").click()
+    expect(page.get_by_role("heading", name="A request")).to_be_visible()
+    expect(page.locator(".diff .put-in").filter(has_text="functionDeclarations")).to_be_visible()
+    page.get_by_role("button", name="Replay through today").click()
+    expect(page.locator("#replayed")).to_contain_text("Today the same request would go to the model.")
+    session.tools([LOOKUP | {"description": f"Another {HOSTILE}"}])
+    page.get_by_role("button", name="Replay through today").click()
+    expect(page.locator("#replayed")).to_contain_text("Another Oslo <img")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("curl -X POST ")
+    look_at(page, tmp_path, "request")
+    page.get_by_role("link", name="turn_").click()
+    expect(page.get_by_role("heading", name="A turn")).to_be_visible()
+    expect(page.get_by_role("link", name="Its request")).to_be_visible()
+    look_at(page, tmp_path, "turn")
+    page.goto(f"{proxy.control.url}/console/live")
+    card.get_by_role("link", name="lookup").first.click()
     expect(page.get_by_label("Arguments")).to_contain_text("Oslo <img src=x onerror=alert(1)>")
     page.get_by_role("link", name="turn_").click()
     sides = page.get_by_role("region", name="What Gemini said and was told")
@@ -86,7 +104,7 @@ def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
     expect(sides.get_by_label("Result")).to_contain_text('"ok": true')
     look_at(page, tmp_path, "turn")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("region", name="As JSON").get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert json.loads(page.evaluate("navigator.clipboard.readText()"))["session"] == session.name
     assert errors == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from addon.console.clients import is_from
 from addon.fake_gemini.rules import Options
 from tests.e2e import chats
 from tests.e2e.processes import environment, until
@@ -85,6 +86,8 @@ def test_the_usage_of_nine_rounds_is_the_prompt_of_the_last_and_the_output_of_al
     (turn,) = proxy.control.session("default").turns()
     rounds = [(usage["promptTokenCount"], usage["candidatesTokenCount"]) for usage in turn["usage"]]
     assert [prompt for prompt, _ in rounds] == [PROMPT] * 9, "the true figures are in the turn's record"
+    (request, *_) = proxy.control.ask("GET", "/v1/requests")["items"]
+    assert is_from("gemini-cli", request["user_agent"]), "the console knows it by that"
     output_tokens = sum(output for _, output in rounds)
     tokens = answered["stats"]["models"][MODEL]["tokens"]
     assert (tokens["prompt"], tokens["candidates"], tokens["total"]) == (PROMPT, output_tokens, PROMPT + output_tokens)

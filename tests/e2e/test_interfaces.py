@@ -70,6 +70,26 @@ def test_the_client_s_request_and_the_rounds_of_its_loop_say_what_they_are(
     assert "→ weather(Oslo)" in comments[2]
 
 
+def test_a_request_of_the_flow_list_is_complete_in_the_control_api(mitmweb: tuple[Proxy, Web], gemini: Gemini) -> None:
+    proxy, _ = mitmweb
+    session = new_session(proxy, tools=False)
+    ask(proxy, session, OSLO)
+
+    def ended() -> list[Json]:
+        items: list[Json] = proxy.control.ask("GET", "/v1/requests", params={"session": session.name})["items"]
+        return items if all(one["state"] != "running" for one in items) else []
+
+    (request,) = until(ended, "the request has ended")
+    assert (request["state"], request["rounds"], [call["name"] for call in request["calls"]]) == (
+        "done",
+        2,
+        ["weather"],
+    )
+    usage = proxy.control.ask("GET", f"/v1/sessions/{session.name}/usage")
+    assert (usage["requests"], usage["calls"]["done"]) == (1, 1)
+    assert usage["prompt_tokens"] == request["prompt_tokens"] > 0
+
+
 def test_the_view_gemini_is_chosen_and_shows_the_conversation(mitmweb: tuple[Proxy, Web], gemini: Gemini) -> None:
     proxy, web = mitmweb
     session = new_session(proxy, tools=False)

@@ -225,6 +225,22 @@ def test_a_client_that_leaves_ends_what_runs(
     assert sent(gemini, "toolResponse") == []
 
 
+def test_a_connection_is_listed_while_it_is_open(
+    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+) -> None:
+    def listed(state: str) -> list[Json]:
+        query = {"session": session.name, "state": state}
+        found: list[Json] = living.control.ask("GET", "/v1/requests", params=query)["items"]
+        return found
+
+    with connect(living, session, tmp_path) as chat:
+        chat.say("hello")
+        (running,) = listed("running")
+        assert (running["operation"], running["status"]) == ("BidiGenerateContent", None)
+    (done,) = until(lambda: listed("done"), "the connection has ended")
+    assert (done["request_id"], done["status"]) == (running["request_id"], 101)
+
+
 def test_settings_for_live_reach_no_other_surface(living: Proxy, session: Session, gemini: Gemini) -> None:
     session.tools([{"name": "own", "behavior": "NON_BLOCKING", "scheduling": "SILENT"}])
     assert "own" in ask(living, session, "call own {}")

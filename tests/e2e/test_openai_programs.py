@@ -25,6 +25,8 @@ __all__ = ["client", "doors"]
 
 AI_SDK = ("ai@6.0.326", "@ai-sdk/openai@3.0.141", "zod@4.6.7")
 AGENTS = "openai-agents==0.24.0"
+LANGCHAIN = "langchain-openai==1.7.3"
+PYDANTIC_AI = "pydantic-ai-slim[openai,google]==2.68.0"
 QUESTION = (
     'call get_coordinates {"place": "Oslo"} then call get_weather {"latitude": 59.91, "longitude": 10.75} '
     'then call pack {"celsius": -3}'
@@ -163,3 +165,34 @@ def test_a_program_keeps_its_model_s_name_and_learns_what_is_ignored(strict: Gem
             assert client.models.retrieve("gpt-5").id == "gpt-5"
     finally:
         proxy.stop()
+
+
+@pytest.mark.long  # the packages have to be installed
+@pytest.mark.parametrize(
+    ("requirements", "program", "kinds"),
+    [
+        (LANGCHAIN, "langchain_client.py", ("history", "content blocks", "stateless", "previous", "chat")),
+        (PYDANTIC_AI, "pydantic_ai_client.py", ("responses", "stateless", "previous", "chat", "google")),
+    ],
+    ids=["LangChain", "pydantic-ai"],
+)
+def test_turns_of_a_framework_by_all_its_means(
+    doors: Proxy, gemini: Gemini, tmp_path: Path, requirements: str, program: str, kinds: tuple[str, ...]
+) -> None:
+    session = new_session(doors, tools=False)
+    session.policy(client_tools="keep")
+    path = os.pathsep.join(map(str, (python_package(requirements), ROOT)))
+    environ = {"SESSION": session.name, "GOOGLE_GEMINI_BASE_URL": f"{doors.url}/@{session.name}", "PYTHONPATH": path}
+    printed = run(doors, tmp_path, sys.executable, CLIENTS / program, **environ)
+    found = [json.loads(line) for line in printed.splitlines()]
+    turns = [one for one in found if "texts" in one]
+    assert [(one["kind"], one["stream"]) for one in turns] == [(kind, bool(n)) for kind in kinds for n in range(2)]
+    for one in turns:
+        assert len(one["texts"]) == 3
+        for text in one["texts"]:
+            assert 'weather returned {"city": "Oslo", "celsius": 4}' in text, one
+            assert 'note returned {"noted": 3}' in text, one
+    structured = [one for one in found if one["kind"] == "structured"]
+    assert structured
+    assert all(isinstance(one["city"]["people"], int) for one in structured)
+    assert (gemini.errors, gemini.dummy_signatures) == ([], 0)

@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -262,7 +261,7 @@ async def test_a_server_that_ends_and_is_started_with_its_log(how: signal.Signal
 
         async def fault() -> None:
             os.kill(servers.pid_of(port), how)
-            await _until(lambda: not _listens(port))
+            await _until(lambda: not servers.listens(port))
             start()
 
         def start() -> None:
@@ -361,11 +360,6 @@ async def test_a_failover_by_sentinel(tmp_path: Path) -> None:
             roles = [servers.answer_of(port, "INFO", "replication") for port in replicas]
             assert any("role:master" in role for role in roles)  # two for a moment, if Sentinel changes its mind
             await load.check("failover by Sentinel, two replicas", loses_turns=True)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def _until(is_so: Callable[[], bool]) -> None:

@@ -11,6 +11,7 @@ from addon.gateway.mount import gateway_routes
 from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
+from addon.loop.tries import Tries
 from addon.loop.upstream import Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
@@ -64,6 +65,7 @@ class World:
             token=OWNER,
             metrics=metrics,
             version="1",
+            try_tool=Tries(self._executors, grafter.session_config).begin,
             extra_routes=extra_routes,
         )
         self.ids: dict[str, list[str]] = {}
@@ -103,6 +105,8 @@ class World:
             "token_id": [],
             "conversation_id": [],
             "item_id": [],
+            "request_id": ["req_of_nobody"],
+            "server": ["files"],
             "model": ["gemini-3-flash", "no-model"],
         }
         self.tokens = [*[OWNER] * 15, "", "wrong"]

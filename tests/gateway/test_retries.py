@@ -15,6 +15,7 @@ from addon.core.framing.documents import Document
 from addon.gateway.answers import merge_documents
 from addon.graft import late_writes
 from addon.web.access import ANYONE
+from store.backends.memory import MemoryStore
 from store.base import NotDurable, StoreUnavailable, TakeOverUnknown
 from tests.gateway.conftest import MODEL, URL, House
 from tests.loop.conftest import call, says
@@ -75,12 +76,15 @@ async def die(house: House) -> None:
 @pytest.fixture
 async def sender(house: House) -> House:
     """With a tool, `send`."""
+    await house.proxy.close()
+    return await with_tool(house)
 
+
+async def with_tool(house: House) -> House:
     async def send() -> str:
         return "sent"
 
     house.proxy.tools.add("send", send)
-    await house.proxy.close()
     await house.open()
     return house
 
@@ -502,3 +506,33 @@ async def test_an_answer_whose_taking_was_not_confirmed_is_given_back(
     assert taken
     assert (await sender.post(path, asked(False, "c"))).status_code == 200
     assert begun(sender) == 1
+
+
+class Server(MemoryStore):
+    """A store that has a server, which may lose the latest writes."""
+
+    suspends = True
+
+    def lose_marks(self) -> None:
+        for kept in self._unsent.values():
+            kept.broke_off = None
+        assert self.on_reconnected is not None
+        self.on_reconnected()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_is_given_although_the_server_has_lost_that_its_client_has_none(path: str) -> None:
+    """Otherwise the retry would be a request of its own, and its conversation would have the turn twice."""
+    store = Server()
+    house = await with_tool(House(store))
+    try:
+        rounds(house, stream=False, times=2)
+        await lost(house, path, asked(False, "c"))
+        store.lose_marks()
+        assert (await house.post(path, asked(False, "c"))).status_code == 200
+        assert begun(house) == 1
+        store.lose_marks()
+        assert (await house.post(path, asked(False, "c"))).status_code == 200
+        assert begun(house) == 2, "the client has the answer"
+    finally:
+        await house.close()

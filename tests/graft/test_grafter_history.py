@@ -53,6 +53,23 @@ async def test_chunks_kept_apart_or_joined_are_one_turn_whatever_clients_lose_on
         assert user(response(value={"t": 1}, id="x")) in out
 
 
+async def test_images_in_a_clients_own_result_are_stored_as_its_parts(graft: Graft) -> None:
+    await graft.tools(WEATHER, delivery="passthrough")
+    called = call(id="x", signature="c2ln")
+    await graft.ask([user("hi")], answer(called))
+    answered = response(value={"t": 1}, id="x")
+    answered["functionResponse"]["parts"] = [
+        {"inline_data": {"mime_type": "image/png", "data": "-_-_"}},
+        {"inlineData": {"mimeType": "image/png", "data": "no base64!"}},
+    ]
+    history = [user("hi"), model(called), user(answered)]
+    assert await graft.contents(history) == history
+    (one,) = (await graft.store.calls()).items
+    stored = await graft.store.call("default", one.call_id)
+    assert (stored.result, stored.parts) == ({"t": 1}, [{"inlineData": {"mimeType": "image/png", "data": "+/+/"}}])
+    assert await graft.contents([*history, model("Cold."), user("?")]) == [*history, model("Cold."), user("?")]
+
+
 async def test_a_turn_with_the_same_words_in_another_chat_is_found_by_all_before_it(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
     chats = [[user(first), model("ok"), user("weather?")] for first in ("Oslo", "Bergen")]

@@ -99,7 +99,7 @@ async def test_a_finding_is_remembered_until_a_write_concerns_it(store: Store, m
     assert (await hits_of(store, request))[1][0] is first[1][0]
     assert looks.since() == [], "of another chat"
     await store.answer("default", one.call_id, result={"r": 1})
-    assert (await hits_of(store, request))[1][0].responses == {one.call_id: {"r": 1}}
+    assert (await hits_of(store, request))[1][0].responses == {one.call_id: {"response": {"r": 1}}}
     assert looks.since() == [1], "its result"
     await kept(store, 3, [A, B, A, DONE])
     assert list(await hits_of(store, request)) == [1, 3]
@@ -157,7 +157,7 @@ async def test_a_turn_is_known_by_its_id_in_other_histories_too_until_a_write_co
     assert (await found_after("a third one", "other"))[0] is not first
     await store.answer("default", one.call_id, result={"r": "z" * 10_000})
     (answered,) = await found_after("one chat")
-    assert answered.responses == {one.call_id: {"r": "z" * 10_000}}
+    assert answered.responses == {one.call_id: {"response": {"r": "z" * 10_000}}}
     assert await found_after("another chat") != [answered], "it takes too much memory"
     await store.delete_session("default")
     assert await found_after("one chat") == []

@@ -89,7 +89,7 @@ class Driven:
     def answer(self, response: Document) -> None:
         wait = self.done[-1]
         assert isinstance(wait, Wait)
-        self.take(self.machine.take_responses({one.call_id: response for one in wait.calls}))
+        self.take(self.machine.take_responses({one.call_id: {"response": response} for one in wait.calls}))
 
     @property
     def order(self) -> list[str]:

@@ -199,7 +199,7 @@ async def test_of_a_later_round_of_a_loop(graft: Graft, name: str) -> None:
             take(machine.begin(content_type(name)))
             work.measure(MODELS[name](what, count), feed)
             take(machine.finish())
-            take(machine.take_responses({one.call_id: {"celsius": 3} for one in waits[-1].calls}))
+            take(machine.take_responses({one.call_id: {"response": {"celsius": 3}} for one in waits[-1].calls}))
         assert len(waits) == 2
         return work
 

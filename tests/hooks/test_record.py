@@ -25,7 +25,7 @@ async def test_a_recording_keeps_of_a_flows_metadata_its_own_entry_alone(make: M
     await hooks.done()
     assert b"pass-word" not in path.read_bytes()
     (recorded,) = flows_of(path)
-    assert client_request(recorded) == (b'{"contents":[]}', False, "bob", False)
+    assert client_request(recorded)[:4] == (b'{"contents":[]}', False, "bob", False)
 
 
 @pytest.mark.parametrize(("size", "kept"), [(2000, True), (2001, False)])

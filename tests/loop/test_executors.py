@@ -96,3 +96,14 @@ async def test_a_tool_that_swallows_its_cancellation_is_named_and_not_waited_for
     await until(lambda: proxy.tools.ended == ["stubborn"])
     answers.cancel()
     await asyncio.wait({answers})
+
+
+async def test_the_proxy_s_own_tools_have_an_origin(proxy: Proxy) -> None:
+    proxy.tools.add("tool", returns(1), timeout=5.0, after=("other",))
+    proxy.tools.add("other", returns(1))
+    assert proxy.executors.origin("tool") is None, "not open yet"
+    await proxy.open()
+    source = "the test's tools"
+    assert proxy.executors.origin("tool") == {"source": source, "rules": {"timeout": 5.0, "after": ["other"]}}
+    assert proxy.executors.origin("other") == {"source": source, "rules": {}}
+    assert proxy.executors.origin("none") is None

@@ -1,18 +1,24 @@
 """Results and errors of tools as the model receives them."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.loop.results import MAX_RESULT, result_json
+from addon.loop import attempts
+from addon.own_secrets import OwnSecrets
+from addon.surfaces.base import Framing
+from addon.tools import Image, Media
 from addon.tools.base import ToolError
+from addon.tools.media import WithMedia
+from addon.tools.outputs import MAX_RESULT, output_of
 from store.models import Status
-from tests.loop.calling import hangs, raises, responses, returns
-from tests.loop.conftest import Proxy, call
+from tests.loop.calling import ANSWER, hangs, raises, responses, returns
+from tests.loop.conftest import Proxy, Scripted, call, says
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,71 @@ async def test_a_result_that_refers_to_itself_is_an_error_for_the_model(proxy: P
     assert "not JSON" in response["error"]
 
 
+PNG = b"\x89PNG\r\n" + bytes(range(256))
+PART = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(PNG).decode()}}
+
+
+@pytest.mark.parametrize(
+    ("value", "response"),
+    [
+        (Image(PNG), {"result": "[part 1: image/png]"}),
+        ({"before": 1, "shot": Image(PNG)}, {"before": 1, "shot": "[part 1: image/png]"}),
+        ("half \ud800", {"result": "half \ufffd"}),
+        (["half \ud800", Media(PNG, "image/png")], {"result": ["half \ufffd", "[part 1: image/png]"]}),
+        (WithMedia({"a": 1}, [Image(PNG)]), {"a": 1}),
+    ],
+)
+async def test_images_in_a_result_reach_the_model_as_parts_in_every_round_and_turn(
+    proxy: Proxy, value: Any, response: Document
+) -> None:
+    proxy.tools.add("tool", returns(value))
+    await proxy.open()
+    asked = [says(call("tool"), finish="STOP")]
+    upstream = proxy.upstream(Scripted(asked, asked, ANSWER))
+    answer = await proxy.ask("x", framing=Framing.SSE)
+    assert answer.text == "done"
+    assert PART["inlineData"]["data"].encode() not in answer.body
+    parts = {"parts": [PART]} if "half \ud800" != value else {}
+    answered = {"name": "tool", "response": response, **parts}
+    contents = upstream.bodies[2]["contents"]
+    assert [content["parts"][0]["functionResponse"] for content in contents[2::2]] == [answered] * 2
+    assert contents[:3] == upstream.bodies[1]["contents"]
+
+
+async def test_a_secret_of_the_proxy_is_taken_out_of_a_text_file(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = OwnSecrets()
+    secrets.learn(["a-very-secret-key"])
+    monkeypatch.setattr(attempts, "own_secrets", secrets)
+    proxy.tools.add("tool", returns([Media(b"key: a-very-secret-key", "text/plain"), Image(PNG)]))
+    await proxy.open()
+    upstream = proxy.upstream(Scripted([says(call("tool"), finish="STOP")], ANSWER))
+    await proxy.ask("x", framing=Framing.SSE)
+    text, image = upstream.bodies[1]["contents"][-1]["parts"][0]["functionResponse"]["parts"]
+    assert base64.b64decode(text["inlineData"]["data"]) == b"key: ***"
+    assert image == PART
+
+
+async def test_images_that_are_too_large_are_an_error_for_the_model(proxy: Proxy) -> None:
+    proxy.tools.add("tool", returns([Image(PNG), Image(PNG + bytes(10 * 1024 * 1024))]))
+    await proxy.open()
+    (response,) = await responses(proxy, call("tool"))
+    assert "10486284 bytes, more than the 10485760 that graft_max_media allows" in response["error"]
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: Image(b"what?"), "give the type"),
+        (lambda: Media(b"x", "png"), "'png' is not a media type"),
+        (lambda: Media(cast(Any, "text"), "text/plain"), "data must be bytes, not str"),
+    ],
+)
+def test_media_that_cannot_be_sent_are_refused_where_they_are_made(make: Callable[[], Media], error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        make()
+
+
 def test_half_a_surrogate_pair_in_a_result_is_replaced() -> None:
-    assert json.loads(result_json({"name\udcff": ["\ud83d", "\\ud83d", "😀"]})) == {
+    assert json.loads(output_of({"name\udcff": ["\ud83d", "\\ud83d", "😀"]}).data) == {
         "name\ufffd": ["\ufffd", "\\ud83d", "😀"]
     }

@@ -10,6 +10,7 @@ from addon.core.framing.documents import Document, encode
 from addon.loop import call_run
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
+from addon.tools import Image
 from store.base import StoreUnavailable
 from store.models import Call, Executor, Status, ToolRules
 from tests.contents import model, user
@@ -214,6 +215,30 @@ async def test_an_answer_without_calls_ends_what_was_taken_over(sender: Proxy) -
     assert (await sender.ask("x", framing=Framing.SSE)).text == "done"
     await sender.ask("x", framing=Framing.SSE)
     assert sender.tools.begun == ["send"] * 2, "what was delivered is not taken over"
+
+
+async def test_a_call_that_ran_before_keeps_its_images(proxy: Proxy) -> None:
+    free = asyncio.Event()
+
+    async def look() -> Image:
+        return Image(b"\x89PNG\r\n")
+
+    async def send() -> str:
+        await free.wait()
+        return "sent"
+
+    proxy.tools.add("look", look)
+    proxy.tools.add("send", send)
+    await proxy.open()
+    step = [says(call("look", "c1"), call("send", "c2"), finish="STOP")]
+    upstream = proxy.upstream(Scripted(step, ANSWER))
+    await hang_up(proxy, Framing.SSE, when=lambda _: proxy.tools.ended == ["look"] and "send" in proxy.tools.begun)
+    free.set()
+    (await proxy.ask("x", framing=Framing.SSE)).check()
+    assert proxy.tools.begun == ["look", "send"]
+    look_response = upstream.bodies[-1]["contents"][-1]["parts"][0]["functionResponse"]
+    assert look_response["response"] == {"result": "[part 1: image/png]"}
+    assert look_response["parts"] == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0K"}}]
 
 
 async def test_a_call_that_was_answered_by_hand_is_not_asked_for_again(proxy: Proxy) -> None:

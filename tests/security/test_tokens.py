@@ -43,9 +43,12 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/sessions/mine", None, {"read"}),
     ("PATCH", "/v1/sessions/mine", {"delivery": "loop"}, set()),
     ("DELETE", "/v1/sessions/mine", None, set()),
+    ("GET", "/v1/sessions/mine/usage", None, {"read"}),
     ("GET", "/v1/sessions/mine/tools", None, {"read", "worker"}),
     ("PUT", "/v1/sessions/mine/tools", TOOLS, {"worker"}),
     ("DELETE", "/v1/sessions/mine/tools", None, set()),
+    ("POST", "/v1/sessions/mine/tools/check", TOOLS, {"worker"}),
+    ("POST", "/v1/sessions/mine/tools/get_weather/try", {"args": {}}, {"worker"}),
     ("GET", "/v1/calls?session=mine", None, {"read", "approve"}),
     ("GET", "/v1/calls/call_1", None, {"read", "approve"}),
     ("POST", "/v1/calls/call_1/result", {"result": 1}, {"worker"}),
@@ -58,9 +61,15 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/turns?session=mine", None, {"read"}),
     ("GET", "/v1/turns/turn_call_1?session=mine", None, {"read"}),
     ("GET", "/v1/requests?session=mine", None, {"read"}),
+    ("GET", "/v1/requests/req_1?session=mine", None, {"read"}),
+    ("GET", "/v1/requests/req_1/body?session=mine", None, {"read"}),
+    ("GET", "/v1/requests/req_1/curl?session=mine", None, {"read"}),
+    ("GET", "/v1/requests/req_1/replay?session=mine", None, {"read"}),
     ("GET", "/v1/events?after=x", None, {"read"}),
     ("POST", "/v1/store/trust-clock", None, set()),
     ("POST", "/v1/tokens", {"scopes": ["read"]}, set()),
+    ("GET", "/v1/servers", None, {"read"}),
+    ("POST", "/v1/servers/files/restart", None, set()),
     ("GET", "/v1/mcp/held", None, set()),
     ("GET", "/v1/config", None, set()),
     ("POST", "/v1/mcp/accept", {"server": "s", "tool": "t", "digest": "d"}, set()),
@@ -69,6 +78,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
 ]
 OF_NO_SESSION = ["/metrics", "/v1/sessions", "/v1/store/trust-clock", "/v1/tokens", "/v1/tokens/nobody"]
 OF_NO_SESSION += ["/v1/config", "/v1/processes", "/v1/mcp/held", "/v1/mcp/accept"]
+OF_NO_SESSION += ["/v1/servers", "/v1/servers/files/restart"]
 """What a token for one session does not reach, whatever else it may do."""
 
 
@@ -102,8 +112,10 @@ def test_the_table_has_every_operation(app: ControlApp) -> None:
             .replace("turn_call_1", "{turn_id}")
             .replace("call_1", "{call_id}")
             .replace("/nobody", "/{token_id}")
+            .replace("/files/", "/{server:path}/")
+            .replace("/req_1", "/{request_id}")
         )
-        return path.replace("/mine", "/{session}").replace("approved/get_weather", "approved/{name}")
+        return path.replace("/mine", "/{session}").replace("/get_weather", "/{name}")
 
     known = {(method, form(path)) for method, path, _, _ in OPERATIONS}
     guarded = [route for route in app.routes if (route.openapi_extra or {}).get("security") != []]
@@ -147,6 +159,8 @@ async def test_a_token_does_what_its_scope_says_and_nothing_else(
         ("DELETE", "/v1/sessions/other/always_approved/get_weather", None, 403),
         ("POST", "/v1/approvals/deny", {"session": "other"}, 403),
         ("POST", "/v1/calls/call_o/renew", {"worker": "w"}, 404),
+        ("POST", "/v1/sessions/other/tools/a/try", {}, 403),
+        ("POST", "/v1/sessions/other/tools/check", TOOLS, 403),
     ],
 )
 async def test_a_token_for_one_session_reaches_no_other(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.sse import SseDecoder
 from addon.core.framing.sse import encode as sse_event
-from addon.core.history.calls import response_of
+from addon.core.history.outcomes import outcome_of
 from addon.graft.capture import Capture
 from addon.graft.effects import Effect, Send, Show, Wait
 from addon.graft.exchange import Exchange, Forward
@@ -94,7 +94,7 @@ class Loop:
                 given = {call.call_id: next(self.results) for call in following.calls}
                 for call_id, result in given.items():
                     await self.grafter.store.answer(self.exchange.config.session, call_id, result=result)
-                responses = {call_id: response_of(result, None) for call_id, result in given.items()}
+                responses = {call_id: outcome_of(result, None) for call_id, result in given.items()}
                 await self._perform(self.machine.take_responses(responses))
                 continue
             documents = next(self.rounds)

@@ -74,6 +74,11 @@ def pid_of(port: int) -> int:
     return int(answer_of(port, "INFO", "server").partition("process_id:")[2].split()[0])
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextlib.contextmanager
 def stopped(port: int) -> Iterator[None]:
     """The server does nothing meanwhile."""

@@ -28,6 +28,7 @@ RESPONSE = Response(
 
 type Write = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
 
+PART = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0K" * 2000}}
 WRITES: dict[str, Write] = {
     "put_policy": lambda store: store.put_policy("one", Policy(delivery="loop")),
     "put_toolset": lambda store: store.put_toolset("new", Toolset()),
@@ -43,6 +44,7 @@ WRITES: dict[str, Write] = {
     ),
     "bind": lambda store: store.bind("one", b"user", [b"bound"]),
     "answer": lambda store: store.answer("one", "c-t1", result=1),
+    "answer with parts": lambda store: store.answer("one", "c-t1", result=1, parts=[PART]),
     "release": lambda store: store.release("one", "c-unreleased"),
     "claim": lambda store: store.claim("one", WEATHER, lease=1.0, worker="w"),
     "renew": lambda store: store.renew("one", "c-leased", "w", 0),
@@ -61,7 +63,7 @@ WRITES: dict[str, Write] = {
         RESPONSE, head="r2", undelivered=UndeliveredAnswer(b"new", "p1", {"n": 1})
     ),
     "take_back": lambda store: store.take_back("one", "r2", head="r1"),
-    "mark_handed_over": lambda store: store.mark_handed_over("one", "alone"),
+    "mark_handed_over": lambda store: handed_over(store),
     "mark_not_handed_over": lambda store: store.mark_not_handed_over("one", "alone"),
     "take_answer": lambda store: store.take_answer("one", b"lost", window=60.0, proxy_id="p1"),
     "delete_response": lambda store: store.delete_response("one", "alone"),
@@ -74,6 +76,12 @@ WRITES: dict[str, Write] = {
     "begin_move": lambda store: store.begin_move(b"s" * 32),
     "note_move": lambda store: store.note_move("{}"),
 }
+
+
+async def handed_over(store: SqliteStore) -> None:
+    """It is written with the next write, at the latest when the store is closed."""
+    await store.mark_handed_over("one", "alone")
+    store._handed_over.close()
 
 
 @pytest.fixture
@@ -210,8 +218,29 @@ async def test_a_process_that_ends_at_any_statement_leaves_all_or_nothing(
 
 
 def test_every_write_is_tried() -> None:
-    reads = {"session", "sessions", "snapshot", "call", "find_call", "calls", "next_lease", "lease_left", "look_up"}
-    reads |= {"turns", "events", "last_event_id", "cached_tools", "response", "conversation", "history", "given_calls"}
+    reads = {
+        "session",
+        "sessions",
+        "snapshot",
+        "call",
+        "find_call",
+        "calls",
+        "calls_cursor",
+        "next_lease",
+        "lease_left",
+        "look_up",
+    }
+    reads |= {
+        "turns",
+        "events",
+        "last_event_id",
+        "cached_tools",
+        "response",
+        "responses",
+        "conversation",
+        "history",
+        "given_calls",
+    }
     reads |= {"ping", "_is_claimable", "export", "move_note", "users"}
     notes = {"save_plain", "_write_notes"}  # in test_notes.py
     assert {name.partition(" ")[0] for name in WRITES} == PATIENT - reads - notes

@@ -54,6 +54,47 @@ async def test_calls_are_listed_by_session_status_and_name(
     assert paged == ids
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"session": "one"}, {"status": Status.DONE}, {"status": Status.FAILED}, {"name": "f0"}, {"session": "none"}],
+    ids=str,
+)
+async def test_the_newest_calls_first_are_the_others_reversed(store: Store, filters: dict[str, Any]) -> None:
+    for number in range(7):
+        session = ("one", "two")[number % 2]
+        call = a_call(f"c{number}", f"t{number}", session, name=f"f{number % 3}")
+        await store.save_turn(a_turn(f"t{number}", session, call), [call])
+        answer = {"error": "no"} if number % 3 else {"result": 1}
+        await store.answer(session, f"c{number}", **answer)
+    oldest = [call.call_id for call in (await store.calls(**filters)).items]
+    for _ in range(2):  # pages may be kept
+        assert [call.call_id for call in (await store.calls(**filters, newest_first=True)).items] == oldest[::-1]
+        paged: list[str] = []
+        cursor = None
+        while True:
+            page = await store.calls(**filters, newest_first=True, limit=2, cursor=cursor)
+            paged += [call.call_id for call in page.items]
+            if (cursor := page.next_cursor) is None:
+                break
+        assert paged == oldest[::-1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+async def test_a_moment_divides_the_calls(store: Store, clock: Clock, count: int) -> None:
+    began = clock.now
+    for number in range(count):
+        clock.now = began + number
+        await save(store, f"t{number}", ("one", "two")[number % 3 == 1], created_at=clock())
+    for session in (None, "one", "two"):
+        known = (await store.calls(session=session)).items
+        for moment in (began - 1, began, began + 0.5, began + 1, began + 4, began + 8, began + 9):
+            later = await store.calls(session=session, cursor=await store.calls_cursor(moment, session=session))
+            assert later.items == [call for call in known if call.created_at >= moment]
+            cursor = await store.calls_cursor(moment, session=session, newest_first=True)
+            earlier = await store.calls(session=session, newest_first=True, cursor=cursor)
+            assert earlier.items == [call for call in known if call.created_at < moment][::-1]
+
+
 async def test_what_is_asked_for_over_and_over_shows_each_change(store: Store, clock: Clock) -> None:
     """Clients poll the same lists and calls, which a backend may keep."""
     saved: set[str] = set()

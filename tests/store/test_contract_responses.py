@@ -35,6 +35,17 @@ async def test_a_response_comes_back_as_it_was_added(store: Store) -> None:
     assert await store.response("one", "r2") == bare, "nothing in them is not none"
 
 
+async def test_several_responses_are_read_at_once(store: Store) -> None:
+    await chat(store, "r1", "r2", "r3", name="chat")
+    await store.add_response(a_response("r4", session="two"))
+    await store.delete_response("one", "r2")
+    found = await store.responses("one", ["r3", "r1", "r2", "r4", "none"])
+    assert found == {one: await store.response("one", one) for one in ("r1", "r2", "r3")}
+    assert found["r2"].document is None
+    assert await store.responses("one", []) == {}
+    assert await store.responses("none", ["r1"]) == {}
+
+
 async def test_later_changes_of_a_caller_s_documents_change_nothing_in_the_store(store: Store) -> None:
     content, document, part, tools = {"parts": [{"text": "a"}]}, {"id": "r1"}, a_part(), {"a": 1}
     response = a_response(contents=[content], document=document, calls={"c": part}, tools=tools)

@@ -50,6 +50,8 @@ async def test_a_claim_takes_the_oldest_pending_call_of_the_tools_and_leases_it(
             "status": Status.RUNNING,
             "worker": "w1",
             "lease_until": clock.now + 30,
+            "attempts": 1,
+            "started_at": clock.now,
             "updated_at": clock.now,
         }
     )
@@ -165,9 +167,12 @@ async def test_a_call_is_given_back_with_a_lease_of_nothing(store: Store) -> Non
     await claim(store, "w1")
     before = await store.last_event_id()
     back = await store.renew("one", "c-t1", "w1", 0)
-    assert back == call.model_copy(update={"updated_at": back.updated_at})
+    began = {"attempts": 1, "started_at": back.updated_at}
+    assert back == call.model_copy(update=began | {"updated_at": back.updated_at})
     assert await store.events(after=before) != []
     assert await claim(store, "w2") == "c-t1"
+    redelivered = await store.call("one", "c-t1")
+    assert (redelivered.attempts, redelivered.started_at) == (2, back.started_at)
 
 
 async def test_a_lease_that_is_not_the_worker_s_is_not_renewed(store: Store) -> None:
@@ -189,7 +194,13 @@ async def test_a_call_that_the_proxy_runs_itself_is_nobody_else_s(store: Store, 
     call = await save(store, "t1")
     started = await store.start("one", "c-t1", loop_id="loop")
     assert started == call.model_copy(
-        update={"status": Status.RUNNING, "loop_id": "loop", "updated_at": started.updated_at}
+        update={
+            "status": Status.RUNNING,
+            "loop_id": "loop",
+            "attempts": 1,
+            "started_at": clock.now,
+            "updated_at": started.updated_at,
+        }
     )
     event = (await store.events(after=None))[-1]
     assert (event.type, event.data) == ("call.updated", started.model_dump(mode="json"))

@@ -41,6 +41,9 @@ async def fill(store: Store, now: float) -> None:
     await store.save_turn(a_turn("t1", created_at=now, visible=[{"text": "more"}], user_key=b"u"), (), [b"k4"])
     claimed = await store.claim("one", ["get_weather"], lease=60, worker="w")
     assert claimed is not None
+    await store.answer(
+        "one", "c-t1", result="see", parts=[{"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}]
+    )
     head = b"a" * 6
     await store.save_plain("one", [head + b"1" * 10, head + b"2" * 16, head + b"3" * 16], b"chain")
     await store.save_plain("one", [b"b" * 6 + b"1" * 10], b"first")
@@ -109,7 +112,9 @@ async def test_each_store_gives_and_takes_every_record(
     changed = await store.put_policy("one", Policy(), if_version=before.version)
     assert changed.version > before.version
     assert 0 < (await store.lease_left("one", "c-t3") or 0) <= 60
-    assert (await store.call("one", "c-t1")).turn_id == "t1"
+    moved = await store.call("one", "c-t1")
+    assert moved.turn_id == "t1"
+    assert moved.parts == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}]
 
 
 async def test_versions_are_not_given_again(other: tuple[Store, moving.Clock]) -> None:

@@ -1,4 +1,5 @@
-"""A stand-in for mitmdump below a supervisor: answers each line with its pid, or `states` with every process's.
+"""A stand-in for mitmdump below a supervisor: answers each line with its pid, or `states` with every process's,
+or `restart SERVER` with the question that each has got.
 
 `python server.py PORT FOLDER [SLOT]` locks FOLDER. Starts in SLOT fail as often as the file `failures` in it says;
 those in -SLOT end as soon as they are ready. A process says that it ends within the seconds in `ends_within`, if that
@@ -6,6 +7,7 @@ file is there.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -33,8 +35,11 @@ async def main() -> None:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = f"{os.getpid()}"
-        if await reader.readline() == b"states\n":
+        asked = (await reader.readline()).decode().split()
+        if asked[0] == "states":
             line = json.dumps(sorted(state["pid"] for state in await member.states()))
+        if asked[0] == "restart":
+            line = json.dumps([state["question"] for state in await member.states({"restart": asked[1]})])
         writer.write(f"{line}\n".encode())
         writer.close()
 
@@ -47,7 +52,11 @@ async def main() -> None:
     bound = folder / "ends_within"
     member.say_ready(
         ends_within=float(bound.read_text()) if bound.exists() else 60.0,
-        describe=lambda: {"pid": os.getpid(), "more": "x" * MORE[min(member.slot, 1)]},
+        describe=lambda question: {
+            "pid": os.getpid(),
+            "question": question,
+            "more": "x" * MORE[min(member.slot, 1)],
+        },
         retire=end.set,
         orphaned=end.set,
     )
@@ -55,6 +64,13 @@ async def main() -> None:
         sys.exit(7)
     print(f"slot {member.slot} pid {os.getpid()} port {port}", flush=True)
     await end.wait()
+    await asyncio.sleep(0)  # what was accepted has its transport by then
+    for server in servers:
+        server.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(5):  # as mitmdump does, it answers what it has accepted
+            for server in servers:
+                await server.wait_closed()
 
 
 if __name__ == "__main__":

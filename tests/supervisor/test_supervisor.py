@@ -103,6 +103,12 @@ def test_each_process_gives_the_states_of_all(start: Start) -> None:
         os.kill(pids[2], signal.SIGCONT)
 
 
+def test_a_question_reaches_each_process(start: Start) -> None:
+    port = free_port()
+    all_up(start(3, port), 3)
+    until(lambda: ask(port, "restart files") == [{"restart": "files"}] * 3, "the answers of all")
+
+
 def test_the_states_of_many_processes_need_not_fit_into_one_message(start: Start) -> None:
     port = free_port()
     pids = all_up(start(8, port), 8)

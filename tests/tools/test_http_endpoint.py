@@ -11,6 +11,7 @@ import pytest
 
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_endpoint import MAX_ANSWER, HttpExecutor
+from addon.tools.outputs import output_of
 from tests.plain_http import NO_TLS
 
 
@@ -85,15 +86,44 @@ async def test_a_call_is_posted_with_its_headers_and_the_answer_is_the_result(
         (answer(b"hello", ""), "hello"),
         (answer("grüß".encode(), "text/plain; charset=utf-8"), "grüß"),
         (answer(b'{"a": 1}', "text/plain"), '{"a": 1}'),
+        (answer(b"<svg/>", "image/svg+xml"), "<svg/>"),
         (answer(b"", ""), None),
         (answer(b"", status="204 No Content", Content_Length=""), None),
         (answer(gzip.compress(b'{"a": 1}'), Content_Encoding="gzip"), {"a": 1}),
     ],
-    ids=["list", "+json", "untyped JSON", "untyped text", "text", "JSON as text", "empty", "204", "gzip"],
+    ids=["list", "+json", "untyped JSON", "untyped text", "text", "JSON as text", "SVG", "empty", "204", "gzip"],
 )
 async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor, response: bytes, result: Any) -> None:
     server.answers = [response]
     assert await executor.call("t", {}, call_id="c") == result
+
+
+PARTS = b'[{"inlineData": {"mime_type": "image/png", "data": "iVBORw"}}]'
+
+
+@pytest.mark.parametrize(
+    ("response", "result"),
+    [
+        (answer(b"\x89PNG", "image/png"), "[part 1: image/png]"),
+        (answer(b"\x89PNG", "image/png; charset=binary"), "[part 1: image/png]"),
+        (answer(b'{"result": {"a": 1}, "parts": %b}' % PARTS), {"a": 1}),
+    ],
+)
+async def test_an_answer_has_images_by_its_type_or_in_its_parts(
+    server: Server, executor: HttpExecutor, response: bytes, result: Any
+) -> None:
+    server.answers = [response]
+    output = output_of(await executor.call("t", {}, call_id="c"))
+    assert json.loads(output.data) == result
+    assert output.parts == ({"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}},)
+
+
+@pytest.mark.parametrize("body", [{"parts": [1]}, {"parts": [], "result": 1, "more": 1}])
+async def test_an_object_that_has_parts_of_its_own_is_a_result(
+    server: Server, executor: HttpExecutor, body: dict[str, Any]
+) -> None:
+    server.answers = [answer(json.dumps(body).encode())]
+    assert await executor.call("t", {}, call_id="c") == body
 
 
 @pytest.mark.parametrize(
@@ -109,7 +139,13 @@ async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor,
         (b"secret\r\n\r\n", "cannot be reached: the connection broke", True),
         (answer(b'{"secret', "application/json"), "sent invalid JSON", False),
         (answer(b"[" * 100_000, "application/json"), "sent invalid JSON", False),
-        (answer(b"secret\xff", "image/secret"), "sent an answer that is neither JSON nor UTF-8 text", False),
+        (answer(b"secret\xff", "x/secret"), "sent an answer that is neither JSON nor UTF-8 text", False),
+        (answer(b'{"result": 1, "parts": [{"text": "secret"}]}'), "sent a result whose parts[0] must be", False),
+        (
+            answer(b'{"result": 1, "parts": [{"inlineData": {"mimeType": "image/png", "data": "#"}}]}'),
+            "sent a result whose parts[0].inlineData.data must be base64 of at least one byte",
+            False,
+        ),
         (answer(b"secret", Content_Encoding="gzip"), "sent an answer that cannot be decompressed", False),
         (answer(b"x" * (MAX_ANSWER + 1), "text/plain"), f"sent more than {MAX_ANSWER} bytes", False),
         (
@@ -129,7 +165,21 @@ async def test_an_answer_is_json_or_text(server: Server, executor: HttpExecutor,
         ),
     ],
     ids=[
-        *("404", "long error", "599", "408", "429", "503", "hang-up", "no HTTP", "broken JSON", "deep JSON", "image"),
+        *(
+            "404",
+            "long error",
+            "599",
+            "408",
+            "429",
+            "503",
+            "hang-up",
+            "no HTTP",
+            "broken JSON",
+            "deep JSON",
+            "no text",
+            "no parts",
+            "no base64",
+        ),
         *("broken gzip", "too large", "too large when unpacked", "redirect", "redirect nowhere"),
     ],
 )
@@ -139,7 +189,7 @@ async def test_a_failure_names_origin_and_status_and_nothing_that_may_be_secret(
     server.answers = [response]
     with pytest.raises(ToolError) as raised:
         await executor.call("t", {}, call_id="c")
-    assert str(raised.value) == f"http://127.0.0.1:{server.port} {words}"
+    assert str(raised.value).startswith(f"http://127.0.0.1:{server.port} {words}")
     assert raised.value.retryable is retryable
     assert raised.value.sent, "the request has reached the endpoint, or may have"
 

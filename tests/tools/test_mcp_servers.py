@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from addon.tools import mcp_connection
+from addon.core.problems import FIELDS
+from addon.tools import mcp_connection, mcp_servers
 from addon.tools.base import SourceError, ToolError
 from addon.tools.bounded import bounded
 from addon.tools.combined import Combined
@@ -67,7 +68,7 @@ async def check_everything(source: McpSource, file: Path, until: Any) -> None:
     assert await call(source, "add", a=1, b=2) == {"sum": 3}
     assert await call(source, "text", value="one|two") == "one\ntwo"
     assert await call(source, "text", value='{"a":|1}') == {"a": 1}
-    assert (await call(source, "picture"))["content"][0]["mimeType"] == "image/png"
+    assert (await call(source, "picture")).mime_type == "image/png"
     with pytest.raises(ToolError, match="fail") as raised:
         await call(source, "fail", message="oh")
     assert not raised.value.retryable
@@ -108,10 +109,14 @@ async def test_a_server_over_http(tmp_path: Path, port: int, until: Any, caplog:
     try:
         assert await names(source) == []
         assert "MCP server 's' is not up: All connection attempts failed" in caplog.text
+        (down,) = [record.__dict__[FIELDS] for record in caplog.records if FIELDS in record.__dict__]
+        assert (down["event"], down["server"]) == ("server_down", "s")
         async with serving(port):
             with caplog.at_level(logging.INFO):
                 await asyncio.wait_for(changed.wait(), 15)
             assert "MCP server 's' is up, " in caplog.text
+            found = [record.__dict__[FIELDS] for record in caplog.records if FIELDS in record.__dict__]
+            assert (found[-1]["event"], found[-1]["server"]) == ("server_up", "s")
             await check_everything(source, tmp_path / "notes", until)
         with pytest.raises(ToolError, match="MCP server 's'") as raised:
             await call(source, "add", a=1, b=2)
@@ -343,3 +348,120 @@ async def test_a_line_that_is_too_long_ends_the_connection_and_another_one_begin
             await call(source, "text", value="x" * 300_000)
         assert await eventually(source) == {"sum": 3}
     assert "a line of more than 100000 bytes (graft_max_line)" in caplog.text
+
+
+# --- restarts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart is waited for, however busy the machine is."""
+    monkeypatch.setattr(mcp_servers, "RESTART_TIMEOUT", 60.0)
+
+
+async def restarted(source: McpSource, name: str = "s") -> bool:
+    async with asyncio.timeout(90):
+        return await source.restart(name)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_server_that_has_just_been_started_is_left_to_its_start() -> None:
+    async with McpSource("s", STDIO, start_timeout=0.0) as source:
+        before = source._connection._attempts
+        assert await restarted(source)
+        (state,) = source.server_states()
+        assert (state.is_up, source._connection._attempts - before) in [(True, 0), (True, 1)]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_restart_is_another_process_and_ends_calls_in_progress(tmp_path: Path, until: Any) -> None:
+    file = tmp_path / "notes"
+    async with McpSource("s", STDIO) as source:
+        pid = (await call(source, "about"))["pid"]
+        hanging = asyncio.ensure_future(call(source, "hang", file=str(file)))
+        await until(lambda: lines(file) == ["started"])
+        assert not await restarted(source, "another")
+        assert (await call(source, "about"))["pid"] == pid
+        assert await restarted(source)
+        with pytest.raises(ToolError):
+            await hanging
+        (state,) = source.server_states()
+        assert (state.is_up, state.tools, state.error, state.last_error) == (True, len(TOOLS), None, None)
+        assert (await call(source, "about"))["pid"] != pid
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_server_that_hangs_is_restarted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_connection, "_CLOSE_TIMEOUT", 0.5)
+    async with McpSource("s", STDIO) as source:
+        pid = (await call(source, "about"))["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        assert await restarted(source)
+        assert (await call(source, "about"))["pid"] != pid
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_restart_does_not_wait_for_the_pause_after_a_failure() -> None:
+    async with McpSource("s", Server(command="there-is-no-such-program"), start_timeout=5) as source:
+        connection = source._connection
+        before = connection._attempts
+        assert await restarted(source)
+        assert connection._attempts > before
+        (state,) = source.server_states()
+        assert not state.is_up
+        assert state.error == state.last_error
+        assert "No such file or directory: there-is-no-such-program" in str(state.error)
+        assert state.last_error_at is not None
+        connection.server = STDIO
+        assert await restarted(source)
+        (state,) = source.server_states()
+        assert (state.is_up, state.error) == (True, None)
+        assert "there-is-no-such-program" in str(state.last_error)
+        assert await call(source, "add", a=1, b=2) == {"sum": 3}
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_server_that_is_starting_is_started_anew(until: Any) -> None:
+    silent = Server(command=sys.executable, args=["-c", "import sys; sys.stdin.read()"])
+    async with McpSource("s", silent, start_timeout=0.1) as source:
+        await until(lambda: source._connection._watch.has_streams)
+        source._connection.server = STDIO
+        assert await restarted(source)
+        (state,) = source.server_states()
+        assert (state.is_up, state.last_error) == (True, None)
+
+
+async def test_the_end_of_a_server_is_its_last_error() -> None:
+    async with McpSource("s", STDIO) as source:
+        os.kill((await call(source, "about"))["pid"], signal.SIGKILL)
+        assert await eventually(source) == {"sum": 3}
+        (state,) = source.server_states()
+        assert (state.is_up, state.last_error) == (True, "the connection has ended")
+
+
+async def test_a_closed_server_is_not_restarted() -> None:
+    source = McpSource("s", STDIO)
+    async with source:
+        pass
+    assert await restarted(source)
+    assert [state.is_up for state in source.server_states()] == [False]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_restart_reaches_the_server_below_prefixes_and_others(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    server = {"command": sys.executable, "args": [SCRIPT, "stdio"]}
+    path.write_text(json.dumps({"mcpServers": {"a": server | {"prefix": "a_"}, "b": server | {"prefix": "b_"}}}))
+
+    async def pid(name: str) -> Any:
+        return (await combined.call(name, {}, call_id="c"))["pid"]
+
+    async with Combined(load(path)) as combined:
+        before = await pid("a_about"), await pid("b_about")
+        async with asyncio.timeout(90):
+            assert await combined.restart("b")
+            assert not await combined.restart("c")
+        assert await pid("a_about") == before[0]
+        assert await pid("b_about") != before[1]

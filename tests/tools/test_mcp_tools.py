@@ -1,6 +1,8 @@
 """MCP's tools and results, converted to the proxy's."""
 
+import base64
 import copy
+import json
 from typing import Any
 
 import mcp_types
@@ -9,13 +11,20 @@ import pytest
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Selection, Server
 from addon.tools.mcp_tools import drop_invalid_tools, output_schema, result_of, unknown_names, usable_tools
+from addon.tools.outputs import output_of
 
 TEXT = mcp_types.TextContent
+LINK = mcp_types.ResourceLink(name="n", uri="file:///n")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 def tool(name: str, schema: dict[str, Any] | None = None, **fields: Any) -> mcp_types.Tool:
     return mcp_types.Tool(name=name, input_schema=SCHEMA if schema is None else schema, **fields)
+
+
+def blob(data: bytes) -> mcp_types.EmbeddedResource:
+    content = base64.b64encode(data).decode()
+    return mcp_types.EmbeddedResource(resource=mcp_types.BlobResourceContents(uri="file:///a.pdf", blob=content))
 
 
 def good(server: Server, found: list[mcp_types.Tool]) -> dict[str, Tool]:
@@ -79,6 +88,7 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
         (tool("no spaces"), "name is 'no spaces'"),
         (tool("bad", {"type": "object"}), "inputSchema: because"),
         (tool("t", {"type": "array"}), "inputSchema.type is 'array'"),
+        (tool("t", execution=mcp_types.ToolExecution(task_support="required")), "execution.taskSupport: is required"),
         (tool("good"), "name: another tool of the server has the same name"),
     ],
     ids=str,
@@ -150,15 +160,59 @@ def test_a_result_that_is_no_listing_is_unchanged(result: Any) -> None:
         (
             [TEXT(text="a"), mcp_types.ImageContent(data="AA==", mime_type="image/png")],
             None,
+            {"result": ["a", "[part 1: image/png]"], "parts": [("image/png", 1)]},
+        ),
+        (
+            [mcp_types.AudioContent(data="AAA=", mime_type="audio/wav")],
+            None,
+            {"result": "[part 1: audio/wav]", "parts": [("audio/wav", 2)]},
+        ),
+        (
+            [blob(b"%PDF-1"), TEXT(text="the report")],
+            None,
             {
-                "content": [
-                    {"type": "text", "text": "a"},
-                    {"type": "image", "data": "AA==", "mimeType": "image/png"},
-                ]
+                "result": [{"uri": "file:///a.pdf", "file": "[part 1: application/pdf]"}, "the report"],
+                "parts": [("application/pdf", 6)],
             },
+        ),
+        (
+            [mcp_types.ImageContent(data="AA==", mime_type="image/png"), TEXT(text="same")],
+            {"width": 3},
+            {"result": {"width": 3}, "parts": [("image/png", 1)]},
+        ),
+        (
+            [
+                mcp_types.ImageContent(data="AA==", mime_type="image/png"),
+                mcp_types.AudioContent(data="AAA=", mime_type="audio/wav"),
+            ],
+            {"result": [{"type": "image", "data": "AA==", "mimeType": "image/png"}]},
+            {
+                "result": {"result": [{"type": "image", "data": "[part 1: image/png]", "mimeType": "image/png"}]},
+                "parts": [("image/png", 1), ("audio/wav", 2)],
+            },
+        ),
+        (
+            [mcp_types.ImageContent(data="AA==", mime_type="image/png"), LINK],
+            None,
+            {
+                "result": {
+                    "content": ["[part 1: image/png]", {"type": "resource_link", "name": "n", "uri": "file:///n"}]
+                },
+                "parts": [("image/png", 1)],
+            },
+        ),
+        (
+            [mcp_types.ImageContent(data="no base64", mime_type="image/png")],
+            None,
+            {"content": [{"type": "image", "data": "no base64", "mimeType": "image/png"}]},
         ),
     ],
     ids=str,
 )
 def test_a_result_is_its_structure_or_its_text_or_its_content(content: list[Any], structured: Any, value: Any) -> None:
-    assert result_of(mcp_types.CallToolResult(content=content, structured_content=structured)) == value
+    output = output_of(result_of(mcp_types.CallToolResult(content=content, structured_content=structured)))
+    found = json.loads(output.data)
+    if output.parts:
+        kinds = [(one["inlineData"]["mimeType"], one["inlineData"]["data"]) for one in output.parts]
+        found = {"result": found, "parts": [(kind, len(base64.b64decode(data))) for kind, data in kinds]}
+    assert found == value

@@ -7,6 +7,7 @@ GROUPS = (
     "approvals",
     "sessions",
     "tools",
+    "tries",
     "turns",
     "requests",
     "events",
@@ -14,6 +15,7 @@ GROUPS = (
     "tokens",
     "mcp",
     "processes",
+    "servers",
     "config",
     "health",
 )

@@ -1,6 +1,6 @@
 """Approvals: decisions on calls of tools that need approval."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -42,6 +42,7 @@ class Denial(BaseModel):
 
 
 class Denials(Denial):
+    call_ids: list[str] | None = Field(None, max_length=500, description="Only these calls.")
     session: SessionName | None = Field(None, description="Only calls of this session.")
     name: str | None = Field(None, description="Only calls of this tool.")
 
@@ -163,10 +164,11 @@ async def deny_call(
 )
 @needs("approve")
 async def deny_calls(api: ApiDep, caller: CallerDep, request: Request, denials: Annotated[Denials, Body()]) -> Response:
-    """Those of a session, of a tool, or all of them: the oldest 500. A call that is decided otherwise meanwhile stays
-    as it is. If the store fails, some are denied and the others still wait: repeat the request."""
+    """These calls, those of a session, of a tool, or all: the oldest 500. A call that is decided otherwise meanwhile
+    stays as it is. If the store fails, some are denied and the others still wait: repeat the request."""
     reason = redaction_of(request).text(denials.reason)
-    found = [call async for call in _first(waiting_calls(api.store, denials.session, name=denials.name))]
+    waiting = waiting_calls(api.store, denials.session, name=denials.name)
+    found = [call async for call in _first(waiting, denials.call_ids)]
     denied: list[str] = []
     for call in found[:_MOST_DENIED]:
         with suppress(CallStateError, UnknownCall):
@@ -180,10 +182,12 @@ async def deny_calls(api: ApiDep, caller: CallerDep, request: Request, denials: 
     return reply(Denied(denied=denied, more=len(found) > _MOST_DENIED))
 
 
-async def _first(calls: AsyncIterator[Call]) -> AsyncIterator[Call]:
-    """As many as one request denies, and one more if there are others."""
+async def _first(calls: AsyncIterator[Call], call_ids: Collection[str] | None) -> AsyncIterator[Call]:
+    """As many as one request denies, and one more if there are others. `call_ids`: only these; None: all."""
     count = 0
     async for call in calls:
+        if call_ids is not None and call.call_id not in call_ids:
+            continue
         yield call
         count += 1
         if count > _MOST_DENIED:

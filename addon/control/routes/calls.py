@@ -1,21 +1,24 @@
 """Captured calls: list them, wait for them, answer them."""
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Self
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.paging import PageQuery, RenderedPage, render_page
+from addon.control.call_search import CallSearch
+from addon.control.moments import Moment
+from addon.control.paging import PageQuery, RenderedPage
 from addon.control.secrets import redacted, redaction_of
+from addon.core.framing.documents import Document
+from addon.core.history.media import BadPart, read_parts, redacted_parts, size_of
 from addon.web.access import Access, needs
 from addon.web.describe import Group, answers, body_example
 from addon.web.disconnect import DisconnectWatcher
-from addon.web.problems import storable_json
+from addon.web.problems import Problem, storable_json
 from addon.web.routing import ApiDep, Body, CallerDep, Query, reply
 from store.models import Call, Page, SessionName, Status
 
@@ -26,29 +29,57 @@ class CallsQuery(PageQuery):
     session: SessionName | None = Field(None, description="Only calls of this session.")
     status: Status | None = Field(None, description="Only calls of this status.")
     name: str | None = Field(None, description="Only calls of this tool.")
+    text: str = Field(
+        "",
+        max_length=1000,
+        description="Only calls with this text in the tool's name, the id, arguments, result or error, in small "
+        "letters or capitals. Of arguments and result the first 100,000 characters are searched.",
+    )
+    since: Moment | None = Field(None, description="Only calls from this time on: RFC 3339, or Unix time.")
+    until: Moment | None = Field(None, description="Only calls before this time.")
+    order: Literal["oldest", "newest"] = Field("oldest", description="Which come first.")
     wait: float = Field(
         0, ge=0, le=60, allow_inf_nan=False, description="If no call matches, wait up to this many seconds for one."
     )
 
+    def search(self) -> CallSearch:
+        return CallSearch(
+            session=self.session,
+            status=self.status,
+            name=self.name,
+            text=self.text,
+            since=self.since,
+            until=self.until,
+            newest_first=self.order == "newest",
+        )
+
 
 class Answer(BaseModel):
-    """Exactly one of `result` and `error`."""
+    """Exactly one of `result` and `error`; `parts` only beside `result`."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 1})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1, "maxProperties": 2})
 
     result: Any = Field(None, description="What the tool returned: any JSON, stored without the proxy's secrets.")
     error: str = Field("", description="What went wrong, for the model.")
+    parts: list[Document] = Field(
+        [],
+        examples=[[{"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}]],
+        description="Images, sounds and files of the result, as parts of a functionResponse: base64 in `data`. "
+        "`graft_max_media` limits their bytes, decoded.",
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
-        if len(self.model_fields_set) != 1:
+        if len(self.model_fields_set - {"parts"}) != 1:
             raise ValueError('must hold exactly one of "result" and "error"')
+        if self.parts and "error" in self.model_fields_set:
+            raise ValueError('"parts" belong to a "result", not to an "error"')
         return self
 
 
 @router.get(
     "/v1/calls",
-    summary="List calls, newest last",
+    summary="List and search calls, newest last",
     responses=answers({"items": [views.CALL], "next_cursor": None}, Page[Call]),
 )
 @needs("read", "approve")
@@ -56,12 +87,16 @@ async def list_calls(
     api: ApiDep, caller: CallerDep, request: Request, query: Annotated[CallsQuery, Query()]
 ) -> Response:
     """With `wait`, a long poll: it returns as soon as a call matches, at once if one already does, and with no items
-    when the time is up."""
+    when the time is up. A page of a search by `text`, and with Redis by tool or status, looks at 500 calls:
+    it may be empty and have a cursor."""
 
-    fetch = functools.partial(api.store.calls, session=query.session, status=query.status, name=query.name)
+    search = query.search()
 
     async def find() -> RenderedPage:
-        return await render_page(fetch, query)
+        page = await search.page(api.store, query)
+        while query.wait and not page.items and page.next_cursor is not None:
+            page = await search.page(api.store, query.model_copy(update={"cursor": page.next_cursor}))
+        return page
 
     page = await find()
     if query.wait and not page.items:
@@ -105,8 +140,8 @@ async def answer_call(
 ) -> Response:
     """Repeating the same body is accepted and changes nothing. Another body is refused: the first answer is kept."""
     before = await api.store.find_call(call_id)
-    if before.owner == "loop":
-        caller.check("admin")  # a worker may not answer calls that the proxy itself runs
+    check_may_answer(caller, before)
+    parts = _checked_parts(answer.parts, api.settings.max_media)
     session = before.session
     line = {"session": session, "call_id": call_id, "tool": before.name}
     async with api.audit.action(caller, "call.answer", flush_first=False, **line) as line_flushed:
@@ -115,10 +150,28 @@ async def answer_call(
                 error = redaction_of(request).text(answer.error)
                 call, changed = await api.store.answer(session, call_id, error=error)
             else:
-                result = redacted(redaction_of(request), answer.result)
-                call, changed = await api.store.answer(session, call_id, result=result)
+                redaction = redaction_of(request)
+                result, parts = redacted(redaction, answer.result), redacted_parts(parts, redaction.data)
+                call, changed = await api.store.answer(session, call_id, result=result, parts=parts)
     if changed:
         api.metrics.count_ended(call.status)
     await api.store.sync()
     await line_flushed()
     return reply(call)
+
+
+def _checked_parts(given: Sequence[Document], most: int) -> list[Document]:
+    """The parts in their usual form. Raises Problem."""
+    try:
+        parts = read_parts(given)
+    except BadPart as error:
+        raise Problem(422, str(error), field=error.field) from None
+    if (size := sum(map(size_of, parts))) > most:
+        raise Problem(422, f"parts have {size} bytes, more than the {most} of graft_max_media", field="parts")
+    return parts
+
+
+def check_may_answer(caller: Access, call: Call) -> None:
+    """A worker may not answer calls that the proxy itself runs. Raises Problem (403)."""
+    if call.owner == "loop":
+        caller.check("admin")

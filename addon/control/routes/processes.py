@@ -19,6 +19,8 @@ class McpServer(BaseModel):
     is_up: bool
     tools: int
     error: str | None = Field(description="Why the server is down.")
+    last_error: str | None = Field(None, description="Why it was down last.")
+    last_error_at: float | None = Field(None, description="When that was noticed.")
 
 
 class Process(BaseModel):
@@ -35,7 +37,7 @@ class Processes(BaseModel):
     items: list[Process]
 
 
-_SERVER = {"name": "files", "is_up": True, "tools": 3, "error": None}
+_SERVER = {"name": "files", "is_up": True, "tools": 3, "error": None, "last_error": None, "last_error_at": None}
 _PROCESS = {"pid": 4711, "slot": 1, "requests": 2, "loops": 1, "live": 0, "outage": "", "mcp": [_SERVER]}
 
 
@@ -52,11 +54,11 @@ async def list_processes(api: ApiDep) -> Response:
     return reply({"items": [{name: one[name] for name in Process.model_fields} for one in found]})
 
 
-async def states(api: ApiContext) -> Sequence[Document]:
-    """What each process says of itself. Raises Problem (503)."""
+async def states(api: ApiContext, request_id: str = "") -> Sequence[Document]:
+    """What each process says of itself, or of the request with this id. Raises Problem (503)."""
     if api.processes is None:
         return []
     try:
-        return await api.processes()
+        return await api.processes(request_id)
     except OSError as error:
         raise Problem(503, f"{error}") from None

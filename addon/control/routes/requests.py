@@ -1,15 +1,27 @@
-"""The last requests to models, while they run and after: the fields of the log's lines. They are not stored."""
+"""The last requests to models, while they run and after: the fields of the log's lines, and the bodies of some. They
+are not stored."""
 
+import asyncio
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from addon.control.addresses import first_of, read_addresses
 from addon.control.routes.processes import states
+from addon.core.curl import curl_command
+from addon.core.differences import differences
+from addon.graft.grafter import GraftFailed
+from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
+from addon.kept_requests import SECRET, CleanRequest
 from addon.recent_requests import MOST
+from addon.surfaces import Operation, match_path
 from addon.web.access import needs
 from addon.web.describe import Group, answers
+from addon.web.problems import Problem
 from addon.web.routing import ApiContext, ApiDep, Query, reply
 from store.models import SessionName
 
@@ -25,17 +37,23 @@ class RequestCall(BaseModel):
     state: str = Field(description="`running`, `done`, `failed`, `waiting` or `client`.")
     began: float | None = Field(description="Seconds after the request began; null: unknown.")
     seconds: float | None = Field(description="How long the request has waited for the call; null: unknown.")
+    waited: float | None = Field(
+        description="How much of that the call waited to be run: for other calls, an approval, a place; null: unknown."
+    )
 
 
 class RoundTime(BaseModel):
     began: float = Field(description="Seconds after the request began.")
     seconds: float
+    state: Literal["running", "done"]
 
 
 class RequestRecord(BaseModel):
     """What the log's line about the request tells."""
 
     request_id: str
+    turn_id: str = Field(description="The client's turn, if the model called tools. Empty: it did not.")
+    has_bodies: bool = Field(description="Whether the request's bodies are kept (`graft_keep_requests`).")
     state: State
     began_at: float = Field(description="Unix time.")
     seconds: float = Field(description="So far, if it runs.")
@@ -52,6 +70,7 @@ class RequestRecord(BaseModel):
     prompt_tokens: int
     output_tokens: int
     status: int | None = Field(description="null: the client has got none.")
+    user_agent: str = Field(description="What the client calls itself, up to 200 characters. Empty: nothing.")
     end: str = Field(description="Why the answer broke off. Empty: it did not.")
 
 
@@ -64,6 +83,7 @@ class RequestsQuery(BaseModel):
 
     session: SessionName | None = Field(None, description="Only requests of this session.")
     tool: str | None = Field(None, description="Only requests with a call of this tool.")
+    turn_id: str | None = Field(None, description="Only the request of this turn.")
     state: State | None = Field(None, description="Only requests in this state.")
     limit: int = Field(MOST, ge=1, le=1000, description="The most requests to list.")
 
@@ -75,9 +95,13 @@ _CALL = {
     "state": "done",
     "began": 0.8,
     "seconds": 0.5,
+    "waited": 0.0,
 }
+_ROUND = {"began": 0.0, "seconds": 0.8, "state": "done"}
 _REQUEST = {
     "request_id": "req_9f3c02d10000002a",
+    "turn_id": "turn_1f6c0a",
+    "has_bodies": True,
     "state": "done",
     "began_at": 1793870000.0,
     "seconds": 1.9,
@@ -89,11 +113,12 @@ _REQUEST = {
     "removed_client_tools": 1,
     "calls": [_CALL],
     "rounds": 2,
-    "round_times": [{"began": 0.0, "seconds": 0.8}, {"began": 1.3, "seconds": 0.6}],
+    "round_times": [_ROUND, _ROUND | {"began": 1.3, "seconds": 0.6}],
     "streamed": True,
     "prompt_tokens": 1234,
     "output_tokens": 310,
     "status": 200,
+    "user_agent": "google-genai-sdk/3.1.0 gl-python/3.13.5",
     "end": "",
 }
 
@@ -121,5 +146,173 @@ async def records(api: ApiContext, query: RequestsQuery) -> Sequence[dict[str, A
         for one in found
         if query.session in (None, one["session"])
         and query.state in (None, one["state"])
+        and query.turn_id in (None, one["turn_id"])
         and (query.tool is None or any(call["name"] == query.tool for call in one["calls"]))
     ][: query.limit]
+
+
+# --- one request --------------------------------------------------------------------------------------------------
+
+
+class RequestQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: SessionName | None = Field(None, description="The session that the request must be of.")
+
+
+class SideQuery(RequestQuery):
+    side: Literal["client", "sent"] = Field(
+        "sent", description="`client`: as the client sent it; `sent`: as the proxy sent it to the model first."
+    )
+
+
+class Replayed(BaseModel):
+    """What would go upstream if the client sent the request now."""
+
+    request_id: str
+    changed: bool
+    note: str = Field(description="What else there is to know.")
+    differences: list[str] = Field(description="The lines of a unified diff of the JSON, from what was sent then.")
+
+
+_MOST_LINES = 5000
+"""Lines of a diff that are given."""
+
+_ABSENT = "There is no such request, or its bodies are not kept"
+
+
+@router.get(
+    "/v1/requests/{request_id}",
+    summary="Show a request",
+    responses=answers(_REQUEST, RequestRecord, p404="There is no such request", p503="The supervisor does not answer"),
+)
+@needs("read")
+async def show_request(api: ApiDep, request_id: str, query: Annotated[RequestQuery, Query()]) -> Response:
+    return reply(await find_record(api, request_id, query.session))
+
+
+@router.get(
+    "/v1/requests/{request_id}/body",
+    summary="Show the body of a request",
+    responses=answers({"contents": []}, dict[str, Any], p404=_ABSENT, p503="The supervisor does not answer"),
+)
+@needs("read")
+async def show_body(api: ApiDep, request_id: str, query: Annotated[SideQuery, Query()]) -> Response:
+    """The bytes, without secrets. The first request of a loop is kept, not its later rounds: their turn has them."""
+    found = await find_bodies(api, request_id, query.session)
+    return Response(_body_of(found, query.side), media_type="application/json")
+
+
+@router.get(
+    "/v1/requests/{request_id}/curl",
+    summary="Write a request as a command line with curl",
+    responses=answers({"command": "curl -X POST …"}, dict[str, str], p404=_ABSENT, p409="Its body is not text"),
+)
+@needs("read")
+async def show_curl(api: ApiDep, request_id: str, query: Annotated[SideQuery, Query()]) -> Response:
+    """`client` goes through this proxy, `sent` straight to the model. Secrets are variables of the shell."""
+    return reply({"command": curl_of(api, await find_bodies(api, request_id, query.session), query.side)})
+
+
+@router.get(
+    "/v1/requests/{request_id}/replay",
+    summary="Rewrite a request again, as it would be now",
+    responses=answers(
+        {"request_id": "req_9f3c02d10000002a", "changed": False, "note": "", "differences": []},
+        Replayed,
+        p404=_ABSENT,
+        p503="The store does not answer",
+    ),
+)
+@needs("read")
+async def show_replay(api: ApiDep, request_id: str, query: Annotated[RequestQuery, Query()]) -> Response:
+    """Nothing is sent or stored. The session's present tools, results and settings are used."""
+    return reply(await replayed(api, request_id, query.session))
+
+
+async def find_record(api: ApiContext, request_id: str, session: str | None) -> dict[str, Any]:
+    """One of `records`. Raises Problem (404, 503)."""
+    if (found := api.recent.record(request_id)) is None and api.recent.has_siblings:
+        several = (one for state in await states(api) for one in state["recent"])
+        found = next((one for one in several if one["request_id"] == request_id), None)
+    if found is None or session not in (None, found["session"]):
+        raise Problem(404, "there is no such request: the last of each process are kept, until it ends")
+    return found
+
+
+async def find_bodies(api: ApiContext, request_id: str, session: str | None) -> CleanRequest:
+    """Raises Problem (404, 503)."""
+    await find_record(api, request_id, session)
+    found = api.recent.clean(request_id, api.store.secret)
+    if found is None and api.recent.has_siblings:
+        messages = [state["request"] for state in await states(api, request_id) if state["request"] is not None]
+        found = CleanRequest.of_message(messages[0]) if messages else None
+    if found is None:
+        raise Problem(404, f"the bodies of this request are not kept: {_kept(api)}")
+    return found
+
+
+def _kept(api: ApiContext) -> str:
+    if not api.settings.keep_requests:
+        return "graft_keep_requests is 0"
+    return (
+        f"those of the last {api.settings.keep_requests} are (graft_keep_requests), as far as they fit into 64 MiB and "
+        "the session has tools"
+    )
+
+
+def _body_of(request: CleanRequest, side: str) -> bytes:
+    return request.client if side == "client" else request.sent
+
+
+def curl_of(api: ApiContext, request: CleanRequest, side: str) -> str:
+    """Raises Problem (409)."""
+    url, options = request.url, list[str]()
+    if side == "client" and not request.at_door:
+        addresses, parts = read_addresses(api.settings.state), urlsplit(request.url)
+        if reverse := first_of(addresses, "reverse"):
+            path = parts._replace(scheme="", netloc="").geturl()
+            url = f"{reverse}/@{request.session}{path}"
+        elif regular := first_of(addresses, "regular"):
+            options = ["--proxy", regular, "--cacert", str(addresses.get("ca", ""))]
+    try:
+        return curl_command(
+            request.method, url, request.headers, _body_of(request, side), secret=SECRET, options=options
+        )
+    except UnicodeDecodeError:
+        raise Problem(409, "the body of this request is not text: GET …/body has its bytes") from None
+
+
+async def replayed(api: ApiContext, request_id: str, session: str | None) -> Replayed:
+    """Raises Problem (404, 409, 503)."""
+    kept = await find_bodies(api, request_id, session)
+    path = urlsplit(kept.url)._replace(scheme="", netloc="").geturl()
+    target = match_path(kept.method, path)
+    if target is None or target.operation is Operation.LIVE:
+        raise Problem(409, "this request cannot be rewritten again: no surface has its path")
+    client = ClientRequest(
+        kept.client, False, kept.session, keeps_tools=False, at_door=kept.at_door, turn_ids=kept.turn_ids
+    )
+    recorded = RecordedRequest(target, kept.method, path, kept.url, kept.sent, client, kept.asker)
+    try:
+        found = [
+            one
+            async for one in replay(
+                [recorded], read_only(api.store), api.settings, session=None, toolset=None, shared=api.shared()
+            )
+        ]
+    except GraftFailed as error:
+        raise Problem(500, f"the request could not be rewritten: {error}") from None
+    await asyncio.sleep(0)
+    lines = _differences(found[0])
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"… and {len(lines) - _MOST_LINES} more lines"]
+    return Replayed(request_id=request_id, changed=found[0].changed, note=found[0].note, differences=lines)
+
+
+def _differences(found: ReplayedRequest) -> list[str]:
+    before, after = (
+        document if isinstance(document, str) else json.dumps(document, indent=2, ensure_ascii=False)
+        for document in (found.before, found.after)
+    )
+    return differences(before, after, ("sent", "today"))

@@ -1,12 +1,15 @@
 """Sessions and their policy."""
 
+from dataclasses import asdict
 from typing import Annotated
 
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
 from addon.control.paging import PageQuery, render_page
+from addon.control.usage import usages
 from addon.control.versions import IF_MATCH, update_session, with_etag
 from addon.control.views import SessionView
 from addon.web.access import needs
@@ -25,7 +28,8 @@ router = Group("sessions")
 @needs("read")
 async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Response:
     """Sessions with a policy or a toolset of their own."""
-    page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, api.settings))
+    settings, rows = api.settings, api.setting_rows()
+    page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, settings, rows))
     return page.response()
 
 
@@ -35,7 +39,44 @@ async def show_session(api: ApiDep, session: SessionName) -> Response:
     """A session without a policy of its own shows the proxy's options. The `ETag` identifies the session's version,
     including its tools."""
     record, version, _ = await api.store.snapshot(session)
-    return with_etag(reply(SessionView.of(session, record, api.settings)), api, version)
+    return with_etag(reply(SessionView.of(session, record, api.settings, api.setting_rows())), api, version)
+
+
+class CallCounts(BaseModel):
+    """By the state that each call had when its request ended."""
+
+    done: int
+    failed: int
+    waiting: int = Field(description="For an answer by hand or a worker.")
+    running: int = Field(description="Nobody knows their end.")
+    client: int = Field(description="The client ran them.")
+
+
+class UsageView(BaseModel):
+    """What the session's requests that have ended have used."""
+
+    session: str
+    since: float = Field(description="Unix time from which on everything is counted, as a rule the proxy's start.")
+    requests: int
+    failed: int = Field(description="Those of `requests` whose client got no good answer.")
+    prompt_tokens: int
+    output_tokens: int
+    calls: CallCounts
+    last_used_at: float | None = Field(description="Unix time of the last end of a request. null: there was none.")
+
+
+@router.get(
+    "/v1/sessions/{session}/usage",
+    summary="Show what a session has used since the start",
+    responses=answers(views.USAGE, UsageView, p503="The supervisor does not answer"),
+)
+@needs("read")
+async def show_usage(api: ApiDep, session: SessionName) -> Response:
+    """Requests, tokens and calls of a session, of all processes, from memory: a restart forgets them, and of each
+    process the 1000 sessions that were used last are known. Open Live connections are not counted yet, and only Gemini
+    tells tokens in a form that is counted."""
+    usage = (await usages(api))(session)
+    return reply({"session": session, **asdict(usage)})
 
 
 @router.patch(
@@ -56,7 +97,7 @@ async def change_session(
 
     async with api.audit.action(caller, "session.change", session=session, policy=sorted(changes)):
         after = await update_session(api, request, session, change)
-    return with_etag(reply(SessionView.of(session, after, api.settings)), api, after.version)
+    return with_etag(reply(SessionView.of(session, after, api.settings, api.setting_rows())), api, after.version)
 
 
 @router.delete(

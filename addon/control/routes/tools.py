@@ -4,22 +4,42 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
 from addon.control.masks import restore_masked
+from addon.control.tool_changes import ToolChange, tool_changes
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, update_session, with_etag
 from addon.core.framing.documents import Document
 from addon.graft.session_config import shared_with
 from addon.graft.toolsets import toolset_of
-from addon.web.access import needs
+from addon.web.access import Access, needs
 from addon.web.describe import Group, answers, body_example, nothing
 from addon.web.problems import Problem, storable_json
-from addon.web.routing import ApiDep, Body, CallerDep, reply
+from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, reply
 from store.models import Session, SessionName, Toolset
 
 router = Group("tools")
+_IGNORED = ("shared", "origins")
+"""Members of what `GET` shows, and `PUT` takes back."""
+
+
+class Checked(BaseModel):
+    changes: list[ToolChange] = Field(description="Empty: nothing would change.")
+
+
+_CHECKED = {
+    "changes": [
+        {
+            "part": "declaration",
+            "name": "get_weather",
+            "change": "changed",
+            "diff": '@@ -1,4 +1,4 @@\n {\n-  "name": "get_weather"\n+  "name": "get_weather",\n+  "timeout": 5.0\n }',
+        }
+    ]
+}
 
 _BODY = {
     "type": "object",
@@ -29,6 +49,7 @@ _BODY = {
         "toolConfig": {"type": "object", "description": "The same, in Gemini's spelling."},
         "tool_choice": {"anyOf": [{"type": "string"}, {"type": "object"}], "description": "OpenAI's."},
         "shared": {"description": "As shown by `GET`; ignored."},
+        "origins": {"description": "As shown by `GET`; ignored."},
     },
     "required": ["tools"],
     "additionalProperties": False,
@@ -43,13 +64,14 @@ _BODY = {
 @needs("read", "worker")
 async def show_tools(api: ApiDep, caller: CallerDep, session: SessionName) -> Response:
     """The `ETag` identifies the session's version, including its policy; values of executors' headers are masked.
-    `shared`: tools from the proxy's files and MCP servers, which the session has in addition to its own."""
+    `shared`: tools from the proxy's files and MCP servers, which the session has in addition to its own; `origins` says
+    which file or server each is from, and its rules."""
     record, version, _ = await api.store.snapshot(session)
     toolset, shared = record.toolset if record is not None else None, api.shared()
     if toolset is None and not shared:
         raise Problem(404, f"session {session} has no toolset: its traffic passes unchanged")
     async with api.audit.action(caller, "tools.read", session=session):
-        return with_etag(reply(views.tools_view(toolset, shared)), api, version)
+        return with_etag(reply(views.tools_view(toolset, shared, api.origin)), api, version)
 
 
 @router.put(
@@ -66,17 +88,10 @@ async def set_tools(
     Responses, MCP or a bare declaration, with the rules for running it beside its name: `executor`, `approval`,
     `after`, `idempotent`, `redeliver`, `cache_ttl`, `timeout`, `retries`. The header value `***` stands for the stored
     value. A bad tool is a 422 that names the tool and the field, and nothing is changed."""
-    with storable_json():
-        json.dumps(document, allow_nan=False)
-    if isinstance(document, dict):
-        document.pop("shared", None)  # GET shows it
-    toolset = toolset_of(document)
+    toolset = _read(document)
 
     async def replace(stored: Session | None, version: int) -> Session:
-        before = stored.toolset if stored else None
-        whole = restore_masked(toolset, before)
-        if not caller.allows("admin"):
-            _check_worker(before, whole, api.shared())
+        whole = _whole(api, caller, stored, toolset)
         return await api.store.put_toolset(session, whole, if_version=version)
 
     async with api.audit.action(
@@ -84,7 +99,7 @@ async def set_tools(
     ):
         after = await update_session(api, request, session, replace)
     assert after.toolset is not None
-    return with_etag(reply(views.tools_view(after.toolset, api.shared())), api, after.version)
+    return with_etag(reply(views.tools_view(after.toolset, api.shared(), api.origin)), api, after.version)
 
 
 @router.delete(
@@ -105,6 +120,49 @@ async def clear_tools(api: ApiDep, caller: CallerDep, request: Request, session:
     async with api.audit.action(caller, "tools.clear", session=session):
         await update_session(api, request, session, clear)
     return Response(status_code=204)
+
+
+@router.post(
+    "/v1/sessions/{session}/tools/check",
+    summary="Say what setting a session's tools would change",
+    responses=answers(_CHECKED, Checked),
+    openapi_extra=body_example(views.TOOLS, _BODY),
+)
+@needs("worker")
+async def check_tools(
+    api: ApiDep, caller: CallerDep, session: SessionName, document: Annotated[Any, Body()]
+) -> Response:
+    """The checks of `PUT`, with its refusals, and nothing is changed. The `ETag` is that of the session, for `PUT`'s
+    `If-Match`."""
+    changes, version = await checked_changes(api, caller, session, document)
+    return with_etag(reply(Checked(changes=changes)), api, version)
+
+
+async def checked_changes(api: ApiContext, caller: Access, session: str, document: Any) -> tuple[list[ToolChange], int]:
+    """What `document` would change, and the session's version. Raises Problem, BadTool, ValidationError."""
+    toolset = _read(document)
+    record, version, _ = await api.store.snapshot(session)
+    whole = _whole(api, caller, record, toolset)
+    async with api.audit.action(caller, "tools.check", session=session):
+        return tool_changes(record.toolset if record else None, whole), version
+
+
+def _read(document: Any) -> Toolset:
+    """Raises Problem (400), BadTool, ValidationError."""
+    with storable_json():
+        json.dumps(document, allow_nan=False)
+    if isinstance(document, dict):
+        document = {name: value for name, value in document.items() if name not in _IGNORED}
+    return toolset_of(document)
+
+
+def _whole(api: ApiContext, caller: Access, stored: Session | None, toolset: Toolset) -> Toolset:
+    """The toolset with the stored values of masked secrets. Raises Problem (403, 422)."""
+    before = stored.toolset if stored else None
+    whole = restore_masked(toolset, before)
+    if not caller.allows("admin"):
+        _check_worker(before, whole, api.shared())
+    return whole
 
 
 def _check_worker(stored: Toolset | None, after: Toolset, shared: Sequence[Document]) -> None:

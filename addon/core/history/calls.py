@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from addon.core.framing.documents import Document, Malformed, decode, encode, get, parts_of
+from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects, parts_of
+from addon.core.history.media import described
 from addon.core.history.visible import canonical
 
 _OWN = ("functionCall", "functionResponse")
@@ -101,7 +102,8 @@ def _flat_part(part: Document, *, calls: bool, server: bool) -> Document:
         if isinstance(call := get(part, "functionCall"), dict):
             return {"text": f"[Called {call.get('name')} with {_json(get(call, 'args') or {})}]"}
         if isinstance(answer := get(part, "functionResponse"), dict):
-            return {"text": f"[{answer.get('name')} returned {_json(get(answer, 'response') or {})}]"}
+            also = "".join(f" and {described(part)}" for part in objects(get(answer, "parts")))
+            return {"text": f"[{answer.get('name')} returned {_json(get(answer, 'response') or {})}{also}]"}
     if server:
         if isinstance(call := get(part, "toolCall"), dict):
             return {"text": f"[Used {get(call, 'toolType')} with {_json(call.get('args') or {})}]"}

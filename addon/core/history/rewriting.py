@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from addon.core.framing.documents import Document, encode, get, parts_of
 from addon.core.history.beginnings import LARGE, Beginning, joined_pieces
 from addon.core.history.calls import as_text, calls_in, echoed_values, has_user_content, responses_in, responses_lead
+from addon.core.history.outcomes import fitted
 from addon.core.history.request import Piece
 from addon.core.history.rewrite_rules import RewriteRules, StepFormat
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, segments, take_response
@@ -347,7 +348,8 @@ class _Writer:
                 parts.append({"functionResponse": {**response, **head}})
                 continue
             known = true.responses.get(slot.call_id) if slot.call_id is not None else None
-            parts.append({"functionResponse": {**head, "response": NO_RESULT if known is None else known}})
+            outcome = {"response": NO_RESULT} if known is None else fitted(known, self.rules.model)
+            parts.append({"functionResponse": {**head, **outcome}})
         return parts, unmatched
 
     # --- output -----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from addon.core.framing.documents import Document, get, memory_of, parts_of
 from addon.core.history.calls import calls_in, responses_in
+from addon.core.history.outcomes import outcome_in
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
 from addon.core.history.turns import CALLS, History
@@ -50,7 +51,7 @@ def _is_call_of(slot: CallSlot, made: Document | None, call: Document) -> bool:
 class TrueTurn:
     """What really happened in place of a visible turn.
 
-    `responses`: for each call id the functionResponse's `response`, None while there is none. `passthrough`: the client
+    `responses`: the outcome of each call by its id (`outcomes`), None while there is none. `passthrough`: the client
     got the calls and sends their results itself. `chain`: the turn's hash with everything before it. Immutable, except
     for `written`, which caches the bytes that the turn was last written as.
     """
@@ -111,7 +112,7 @@ class TrueTurn:
 def client_results(
     visible: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn
 ) -> dict[str, Document]:
-    """The client's results of calls that were passed through to it, by call id, if the call has no result yet.
+    """The client's outcomes of calls that were passed through to it, by call id, if the call has no result yet.
     `visible`: the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
     if not true.passthrough or not true.pending:
         return {}
@@ -120,7 +121,7 @@ def client_results(
     for slot, call in zip(true.steps[-1].slots, client_calls(visible, true), strict=True):
         response = take_response(call, sent)
         if response is not None and slot.call_id is not None and true.responses.get(slot.call_id) is None:
-            found[slot.call_id] = get(response, "response") or {}
+            found[slot.call_id] = outcome_in(response)
     return found
 
 

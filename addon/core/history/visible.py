@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from addon.core.framing.documents import Document, all_utf8_of, camel, decode, encode, get, trimmed, utf8_of
+from addon.core.framing.documents import Document, all_utf8_of, camel, decode, encode, get, objects, trimmed, utf8_of
 from addon.core.history.contents import Part
 
 _NULL = msgspec.Raw(b"null")
@@ -77,6 +77,12 @@ def visible_form(parts: Iterable[Part]) -> tuple[bytes, bytes]:
                 call = call if isinstance(call, dict) else {}
                 named = [kind, get(call, "name"), canonical(get(call, payload) or {})]
                 digest.update(encode(named))
+                for one in objects(get(call, "parts")):
+                    blob = get(one, "inlineData")
+                    for piece in (
+                        [encode(canonical(one, named=False))] if blob is None else _blob(msgspec.Raw(encode(blob)))
+                    ):
+                        digest.update(piece)
         for key in sorted(part.keys() - _NOT_HASHED):
             digest.update(key.encode())
             if key == "inlineData":

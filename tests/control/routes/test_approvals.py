@@ -225,3 +225,12 @@ async def test_a_token_for_one_session_denies_only_there(client: httpx2.AsyncCli
     made = (await client.post("/v1/tokens", json={"scopes": ["approve"], "session": "mine"})).json()
     answer = await client.post("/v1/approvals/deny", json={}, headers={"Authorization": f"Bearer {made['token']}"})
     assert answer.json() == {"denied": ["c0"], "more": False}
+
+
+async def test_only_the_named_calls_are_denied(client: httpx2.AsyncClient, capture: Any) -> None:
+    for number in range(3):
+        await capture(f"call_{number}", approval="waiting", owner="workers", released=False)
+    answer = await client.post("/v1/approvals/deny", json={"call_ids": ["call_0", "call_2", "call_9"]})
+    assert answer.json() == {"denied": ["call_0", "call_2"], "more": False}
+    assert (await client.get("/v1/calls/call_1")).json()["approval"] == "waiting"
+    assert (await client.post("/v1/approvals/deny", json={"call_ids": []})).json()["denied"] == []

@@ -99,6 +99,51 @@ async def test_a_result_is_kept_as_it_was_sent(client: httpx2.AsyncClient, captu
     assert (await client.post(f"{CALL}/result", json={"result": result})).json() == answer.json()
 
 
+PNG = {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}
+
+
+async def test_a_result_may_have_images(client: httpx2.AsyncClient, capture: Any, store: Store) -> None:
+    await capture("c1")
+    body = {"result": "see part 1", "parts": [PNG]}
+    answer = await client.post(f"{CALL}/result", json=body)
+    assert answer.status_code == 200, answer.text
+    assert [(one["mime_type"], one["size"]) for one in answer.json()["media"]] == [("image/png", 4)]
+    assert "iVBORw" not in answer.text
+    assert (await client.post(f"{CALL}/result", json=body)).json() == answer.json()
+    assert (await client.post(f"{CALL}/result", json={"result": "see part 1"})).status_code == 409
+    assert (await store.call("default", "c1")).parts == [PNG]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"parts": [PNG]}, None, 'exactly one of "result" and "error"'),
+        ({"error": "e", "parts": [PNG]}, None, '"parts" belong to a "result"'),
+        ({"result": 1, "parts": PNG}, "parts", "list"),
+        ({"result": 1, "parts": [{"text": "x"}]}, "parts[0]", ""),
+        ({"result": 1, "parts": [{}]}, "parts[0]", "must be"),
+        ({"result": 1, "parts": [{"inlineData": {"data": "QQ=="}}]}, "parts[0].inlineData.mimeType", "image/png"),
+        ({"result": 1, "parts": [PNG, {"inlineData": {"mimeType": "png", "data": "QQ=="}}]}, "parts[1]", "media type"),
+        ({"result": 1, "parts": [{"inlineData": {"mimeType": "a/b", "data": "?"}}]}, "parts[0].inlineData.data", "64"),
+        ({"result": 1, "parts": [{"inlineData": {"mimeType": "a/b", "data": ""}}]}, "parts[0].inlineData.data", "one"),
+        (
+            {"result": 1, "parts": [{"inlineData": {"mimeType": "a/b", "data": "A" * 400}}]},
+            "parts",
+            "300 bytes, more than the 256 of graft_max_media",
+        ),
+    ],
+)
+async def test_wrong_parts_are_refused_by_name_and_nothing_is_stored(
+    client: httpx2.AsyncClient, capture: Any, body: Any, field: str | None, words: str
+) -> None:
+    await capture("c1")
+    answer = await client.post(f"{CALL}/result", json=body)
+    assert answer.status_code == 422, answer.text
+    assert str(answer.json().get("field", "")).startswith(field or "")
+    assert words in answer.json()["detail"]
+    assert (await client.get(CALL)).json()["status"] == "pending"
+
+
 @pytest.mark.parametrize("error", ["no such city", ""])
 async def test_an_error_is_an_answer_as_well(client: httpx2.AsyncClient, capture: Any, error: str) -> None:
     await capture("c1")

@@ -1,13 +1,17 @@
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+from addon.control import request_events
 from addon.control.app import ControlApp
 from addon.control.routes.events import EventStream
+from addon.core.summaries import RoundSummary, Summary
+from addon.recent_requests import RecentRequests
 from store.base import Store
 from store.models import Policy
 
@@ -187,6 +191,165 @@ async def test_a_stream_ends_when_the_client_hangs_up(exchange: Callable[..., An
     await opened(stream)
     await stream.leave()
     assert stream.task.done()
+
+
+async def kinds(stream: Any, count: int) -> list[tuple[str, dict[str, Any]]]:
+    found = [parsed(await stream.block()) for _ in range(count)]
+    assert all("id" not in block for block in found), "there is no way to resume at one"
+    return [(block["event"], json.loads(block["data"])) for block in found]
+
+
+async def test_requests_and_rounds_are_events_for_those_who_ask_for_them(
+    exchange: Callable[..., Any], app: ControlApp, client: httpx2.AsyncClient, capture: Any
+) -> None:
+    recent, summary, now = app.api.recent, Summary("work", model="m"), time.monotonic()
+    recent.end(Summary("earlier", status=200))
+    recent.begin(running := Summary("work", model="earlier"))
+    stream, other = exchange("/v1/events", "requests=1"), exchange("/v1/events")
+    for one in (stream, other):
+        await opened(one)
+    ((kind, record),) = await kinds(stream, 1)
+    assert (kind, record["model"], record["state"]) == ("request.began", "earlier", "running")
+    recent.end(running)
+    assert (await kinds(stream, 1))[0][0] == "request.ended"
+    recent.begin(summary)
+    summary.loop.append(RoundSummary(now, now + 0.5))
+    summary.loop.append(RoundSummary(now + 1))
+    found = await kinds(stream, 4)
+    assert [kind for kind, _ in found] == ["request.began", "round.began", "round.ended", "round.began"]
+    request_id = found[0][1]["request_id"]
+    assert found[2][1] | {"began": 0} == {
+        "request_id": request_id,
+        "session": "work",
+        "round": 1,
+        "began": 0,
+        "seconds": 0.5,
+        "state": "done",
+    }
+    summary.loop[1].ended = now + 2
+    summary.status = 200
+    recent.end(summary)
+    found = await kinds(stream, 2)
+    assert [(kind, data["request_id"]) for kind, data in found] == [
+        ("round.ended", request_id),
+        ("request.ended", request_id),
+    ]
+    assert found[1][1] == (await client.get("/v1/requests")).json()["items"][0]
+    await capture("c1")
+    assert parsed(await stream.block())["event"] == "turn.created"
+    assert parsed(await other.block())["event"] == "turn.created"
+
+
+async def test_a_request_that_is_over_at_once_has_both_events(exchange: Callable[..., Any], app: ControlApp) -> None:
+    stream = exchange("/v1/events", "requests=true&session=work")
+    await opened(stream)
+    app.api.recent.end(Summary("other", status=200))
+    app.api.recent.end(Summary("work", status=200))
+    found = await kinds(stream, 2)
+    assert [(kind, data["session"]) for kind, data in found] == [("request.began", "work"), ("request.ended", "work")]
+
+
+async def test_a_token_of_one_session_is_told_of_its_requests_alone(
+    exchange: Callable[..., Any], app: ControlApp
+) -> None:
+    token = app.api.tokens.make(("read",), "work", "")[1]
+    app.api.recent.begin(Summary("other"))
+    stream = exchange("/v1/events", "requests=1&stored=0", {"authorization": f"Bearer {token}"})
+    await opened(stream)
+    app.api.recent.end(Summary("other", status=200))
+    app.api.recent.end(Summary("work", status=200))
+    assert [data["session"] for _, data in await kinds(stream, 2)] == ["work", "work"]
+    refused = exchange("/v1/events", "requests=1&session=other", {"authorization": f"Bearer {token}"})
+    assert (await refused.start())["status"] == 403
+
+
+async def test_a_stream_of_requests_alone(
+    exchange: Callable[..., Any], app: ControlApp, capture: Any, client: httpx2.AsyncClient
+) -> None:
+    stream = exchange("/v1/events", "requests=1&stored=0")
+    await opened(stream)
+    await capture("c1")
+    app.api.recent.end(Summary("work", status=200))
+    assert [kind for kind, _ in await kinds(stream, 2)] == ["request.began", "request.ended"]
+    app.stop()
+    assert await stream.block() == ""
+    nothing = await client.get("/v1/events?stored=0")
+    assert (nothing.status_code, nothing.json()["field"]) == (422, "stored")
+
+
+async def test_a_quiet_stream_of_requests_is_kept_alive(app: ControlApp) -> None:
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    stream = EventStream(app.api, None, None, requests=True, stored=False, keep_alive=0.01)
+    task = asyncio.ensure_future(stream({}, asyncio.Event().wait, sent.put))  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        bodies = [(await sent.get()).get("body") for _ in range(4)]
+        app.stop()
+        await task
+    assert bodies[1:] == [b": toolgraft\n\n", b": keep-alive\n\n", b": keep-alive\n\n"]
+
+
+async def test_requests_that_a_stream_does_not_tell_of_are_counted(
+    exchange: Callable[..., Any], app: ControlApp
+) -> None:
+    stream, recent = exchange("/v1/events", "requests=1"), app.api.recent
+    await opened(stream)
+    for _ in range(150):
+        recent.end(Summary("work", status=200))
+    found = await kinds(stream, 201)
+    assert [kind for kind, _ in found[:200]] == ["request.began", "request.ended"] * 100
+    assert (found[200][0], found[200][1]["requests"]) == ("requests.dropped", 50)
+    recent.end(Summary("work", status=200))
+    assert [kind for kind, _ in await kinds(stream, 2)] == ["request.began", "request.ended"]
+
+
+async def test_a_batch_is_bounded(exchange: Callable[..., Any], app: ControlApp) -> None:
+    stream, recent = exchange("/v1/events", "requests=1"), app.api.recent
+    await opened(stream)
+    for _ in range(300):
+        recent.begin(Summary("work"))
+    found = await kinds(stream, 257)
+    assert [kind for kind, _ in found[:256]] == ["request.began"] * 256
+    assert (found[256][0], found[256][1]["requests"]) == ("requests.dropped", 44)
+
+
+async def test_several_processes_are_one_stream(
+    exchange: Callable[..., Any], app: ControlApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [RecentRequests(), RecentRequests()]
+    others[0].end(Summary("earlier", status=200))
+    app.api.recent.has_siblings = True
+    fails, has_failed = False, asyncio.Event()
+    monkeypatch.setattr(request_events, "_PAUSE_FOR_ALL", 0.01)
+
+    async def states(request_id: str = "") -> Any:
+        if fails:
+            has_failed.set()
+            raise OSError("the supervisor does not answer")
+        return [{"recent": one.records()} for one in others]
+
+    app.api.processes = states
+    stream = exchange("/v1/events", "requests=1")
+    await opened(stream)
+    others[1].begin(summary := Summary("one"))
+    assert [kind for kind, _ in await kinds(stream, 1)] == ["request.began"]
+    fails = True
+    others[0].end(Summary("two", status=200))
+    others[1].end(summary)
+    await asyncio.wait_for(has_failed.wait(), 5)
+    fails = False
+    found = {(kind, data["session"]) for kind, data in await kinds(stream, 3)}
+    assert found == {("request.began", "two"), ("request.ended", "two"), ("request.ended", "one")}
+    await stream.leave()
+
+
+async def test_nothing_listens_for_requests_that_nobody_asked_for(
+    exchange: Callable[..., Any], app: ControlApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = exchange("/v1/events", "requests=0")
+    await opened(stream)
+    assert not app.api.recent._listeners
+    monkeypatch.setattr(RecentRequests, "records", None)
+    app.api.recent.end(Summary("work", status=200))
 
 
 async def test_a_quiet_stream_is_kept_alive(app: ControlApp) -> None:

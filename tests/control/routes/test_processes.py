@@ -29,7 +29,7 @@ def process(slot: int, requests: int) -> dict[str, Any]:
 
 @pytest.fixture
 def processes(app: ControlApp) -> None:
-    async def states() -> Sequence[dict[str, Any]]:
+    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
         return [process(2, 3), process(1, 4)]
 
     app.api.processes = states
@@ -51,7 +51,7 @@ async def test_metrics_are_sums(client: httpx2.AsyncClient) -> None:
 
 
 async def test_a_supervisor_that_does_not_answer_is_told(app: ControlApp, client: httpx2.AsyncClient) -> None:
-    async def states() -> Sequence[dict[str, Any]]:
+    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
         raise OSError("the supervisor does not answer")
 
     app.api.processes = states

@@ -49,7 +49,7 @@ async def test_several_processes_are_listed_together(app: ControlApp, client: ht
     other.begin(Summary("four"))
     app.api.recent.has_siblings = True
 
-    async def states() -> Sequence[dict[str, Any]]:
+    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
         return [{"recent": one.records()} for one in (app.api.recent, other)]
 
     app.api.processes = states

@@ -1,8 +1,12 @@
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2
 import pytest
 
+from addon.control.app import ControlApp
+from addon.core.summaries import CallSummary, Summary
+from addon.recent_requests import RecentRequests
 from store.base import Store
 from store.models import Policy, Snapshot
 
@@ -32,6 +36,7 @@ async def test_a_session_that_nothing_was_set_for_shows_what_holds(client: httpx
     assert answer.json() | DEFAULTS == DEFAULTS | {
         "name": "work",
         "overrides": [],
+        "origins": dict.fromkeys(DEFAULTS.keys() - {"always_approved"}, "default"),
         "tools": None,
         "created_at": None,
         "updated_at": None,
@@ -181,3 +186,33 @@ async def test_a_session_is_forgotten_and_forgetting_it_again_is_fine(client: ht
         assert (answer.status_code, answer.content) == (204, b"")
     assert policy(await client.get(PATH)) == DEFAULTS
     assert await store.session("work") is None
+
+
+async def test_the_usage_of_a_session_is_shown(app: ControlApp, client: httpx2.AsyncClient) -> None:
+    app.api.recent.end(Summary("work", status=200, prompt=10, output=3, calls=[CallSummary("f", {}, "done")]))
+    usage = (await client.get("/v1/sessions/work/usage")).json()
+    assert usage | {"since": 0, "last_used_at": 0} == {
+        "session": "work",
+        "since": 0,
+        "requests": 1,
+        "failed": 0,
+        "prompt_tokens": 10,
+        "output_tokens": 3,
+        "calls": {"done": 1, "failed": 0, "waiting": 0, "running": 0, "client": 0},
+        "last_used_at": 0,
+    }
+    unused = (await client.get("/v1/sessions/unused/usage")).json()
+    assert (unused["requests"], unused["last_used_at"], unused["since"]) == (0, None, usage["since"])
+    assert (await client.get("/v1/sessions/a%20b/usage")).status_code == 422
+
+
+async def test_the_usage_of_several_processes_is_added(app: ControlApp, client: httpx2.AsyncClient) -> None:
+    other, app.api.recent.has_siblings = RecentRequests(), True
+
+    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
+        return [{"usage": one.usage.describe()} for one in (app.api.recent, other)]
+
+    app.api.processes = states
+    for recent in (app.api.recent, other):
+        recent.end(Summary("work", status=200))
+    assert (await client.get("/v1/sessions/work/usage")).json()["requests"] == 2

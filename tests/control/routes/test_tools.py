@@ -4,6 +4,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from addon.control.app import ControlApp
 from store.base import Store
 
 PATH = "/v1/sessions/default/tools"
@@ -27,7 +28,8 @@ async def test_tools_come_back_in_geminis_form_and_can_be_put_again(client: http
 
 
 async def test_an_empty_list_is_a_toolset(client: httpx2.AsyncClient, store: Store) -> None:
-    assert (await client.put(PATH, json={"tools": []})).json() == {"tools": [], "tool_config": None, "shared": []}
+    empty: dict[str, Any] = {"tools": [], "tool_config": None, "shared": [], "origins": {}}
+    assert (await client.put(PATH, json={"tools": []})).json() == empty
     assert (await client.get(PATH)).status_code == 200
     session = await store.session("default")
     assert session is not None
@@ -202,3 +204,17 @@ async def test_a_number_that_json_cannot_hold_is_refused(client: httpx2.AsyncCli
     answer = await client.put(PATH, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text
     assert await store.session("default") is None
+
+
+async def test_tools_of_the_proxy_s_own_are_shown_with_source_and_rules_and_come_back_ignored(
+    app: ControlApp, client: httpx2.AsyncClient
+) -> None:
+    origin = {"source": "MCP server 'clock'", "rules": {"timeout": 5.0, "after": ["f"]}}
+    app.api.shared = lambda: [{"name": "get_time"}, {"name": "f"}, {"name": "gone"}]
+    app.api.origin = {"get_time": origin, "f": {"source": "tools.py", "rules": {}}}.get
+    await client.put(PATH, json={"tools": [{"name": "f"}]})
+    stored = (await client.get(PATH)).json()
+    assert [one["name"] for one in stored["shared"]] == ["get_time", "gone"]
+    assert stored["origins"] == {"get_time": origin}, "the session's own f hides the proxy's"
+    assert (await client.put(PATH, json=stored)).json() == stored
+    assert (await client.post(f"{PATH}/check", json=stored)).json() == {"changes": []}

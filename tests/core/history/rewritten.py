@@ -45,7 +45,11 @@ def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwa
         CallSlot(c["name"], None if answer == "own" else f"call_{n}_{at}")
         for at, (c, answer) in enumerate(zip(calls, known, strict=True))
     ]
-    by_id = {slot.call_id: answer for slot, answer in zip(slots, known, strict=True) if slot.call_id}
+    by_id = {
+        slot.call_id: None if answer is None else {"response": answer}
+        for slot, answer in zip(slots, known, strict=True)
+        if slot.call_id
+    }
     if "visible_text" not in kwargs and not kwargs.get("passthrough") and by_id and len(by_id) == len(slots):
         text = "".join(part.get("text", "") for part in content["parts"])
         kwargs["visible_text"] = TEMPLATE.after(text, [s.name for s in slots], turn_id(n))
@@ -73,5 +77,5 @@ SEARCHED = {"toolCall": {"toolType": "GOOGLE_SEARCH", "id": "s", "args": {"q": 1
 
 
 def answered(true: TrueTurn) -> TrueTurn:
-    answers = {call_id: answer or {"late": True} for call_id, answer in true.responses.items()}
+    answers = {call_id: answer or {"response": {"late": True}} for call_id, answer in true.responses.items()}
     return TrueTurn(true.turn_id, true.steps, answers, visible_text=true.visible_text, passthrough=true.passthrough)

@@ -142,7 +142,9 @@ def test_without_functions_a_whole_loop_becomes_text(strip: bool) -> None:
         TrueStep(model(call("search")), (CallSlot("search", "b"),)),
         TrueStep(model("Cold."), ()),
     ]
-    true = TrueTurn(turn_id(1), steps, {"a": {"t": 1}, "b": {"s": 2}}, visible_text="Hm.Cold.")
+    true = TrueTurn(
+        turn_id(1), steps, {"a": {"response": {"t": 1}}, "b": {"response": {"s": 2}}}, visible_text="Hm.Cold."
+    )
     history = [user("hi"), model("Hm.Cold."), user("so?")]
     assert rewritten(history, {1: true}, without_functions(strip=strip)) == [
         user("hi"),
@@ -153,7 +155,7 @@ def test_without_functions_a_whole_loop_becomes_text(strip: bool) -> None:
         model("Cold."),
         user("so?"),
     ]
-    late = TrueTurn(turn_id(1), steps, {"a": {"t": 1}, "b": None}, visible_text="Hm.Cold.")
+    late = TrueTurn(turn_id(1), steps, {"a": {"response": {"t": 1}}, "b": None}, visible_text="Hm.Cold.")
     assert rewritten(history, {1: late}, without_functions(strip=strip)) == history
 
 

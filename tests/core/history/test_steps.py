@@ -82,12 +82,14 @@ def test_for_a_client_that_only_names_its_turn_the_calls_are_the_models() -> Non
 def test_the_clients_answers(visible: list[Any], answered: list[Any], given: dict[str, int]) -> None:
     true = turn(1, "a", "b", passthrough=True)
     found = client_results([content("model", *visible)], [content("user", *answered)], true)
-    assert found == {call_id: {"r": value} for call_id, value in given.items()}
+    assert found == {call_id: {"response": {"r": value}} for call_id, value in given.items()}
 
 
 def test_answered_calls_and_calls_without_passthrough_get_no_client_answer() -> None:
     visible, answered = [content("model", call(), call())], [content("user", answer(), answer())]
-    assert client_results(visible, answered, turn(1, "a", "b", passthrough=True, a={"x": 1})) == {"b": {"r": 1}}
+    assert client_results(visible, answered, turn(1, "a", "b", passthrough=True, a={"response": {}})) == {
+        "b": {"response": {"r": 1}}
+    }
     assert client_results(visible, answered, turn(1, "a", "b")) == {}
 
 

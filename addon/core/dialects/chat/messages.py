@@ -18,6 +18,8 @@ from addon.core.dialects.chat.contents import (
     tool_call,
 )
 from addon.core.framing.documents import Document, camel, decode, elements, encode, get, objects, parts_of
+from addon.core.history.media import described
+from addon.core.history.outcomes import with_omitted
 from addon.core.history.request import Piece
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.core.tools.schema import to_json_schema
@@ -195,7 +197,10 @@ class _MessageWriter:
         if call is not None:
             self.open.remove(call)
             call_id = call[1]
-        content = answer["content"] if "content" in answer else encode(get(answer, "response") or {}).decode()
+        response = get(answer, "response") or {}
+        if left := [described(part) for part in objects(get(answer, "parts"))]:
+            response = with_omitted(response, left, "results are text alone in this API")
+        content = answer["content"] if "content" in answer else encode(response).decode()
         return {"role": "tool", "tool_call_id": call_id or "", "content": content}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from addon.core.dialects.interactions.tools import calling_config, to_gemini_tools
 from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, parts_of
 from addon.core.history.calls import response_of
+from addon.core.history.media import decoded, media_type, reference
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 
 MEDIA = frozenset({"image", "audio", "video", "document"})
@@ -105,7 +106,9 @@ def parts_of_step(step: Document) -> list[Document]:
     if kind == "function_result":
         error = str(step.get("result")) if step.get("is_error") and not isinstance(step.get("result"), dict) else None
         head = {"id": step.get("call_id"), "name": step.get("name") or ""}
-        return [{"functionResponse": {**head, "response": response_of(step.get("result"), error), "step": step}}]
+        value, parts = _with_parts(step.get("result"))
+        more = {"parts": parts} if parts else {}
+        return [{"functionResponse": {**head, "response": response_of(value, error), **more, "step": step}}]
     if kind == "thought":
         text = "".join(str(one.get("text", "")) for one in objects(step.get("summary")))
         return [thought(text, step.get("signature"))]
@@ -116,6 +119,22 @@ def parts_of_step(step: Document) -> list[Document]:
         used = {"toolType": kind, "id": step.get("call_id"), "response": step.get("result")}
         return [{"toolResponse": {**used, "step": step}}]
     return [part_of(one) for one in objects(step.get("content"))]
+
+
+def _with_parts(result: Any) -> tuple[Any, list[Document]]:
+    """A client's result: a list of contents without its images and files, and these as parts."""
+    parts: list[Document] = []
+    if not isinstance(result, list):
+        return result, parts
+    values: list[Any] = []
+    for item in result:
+        part = part_of(item) if isinstance(item, dict) and kind_of(item) in MEDIA else {}
+        if "inlineData" in part:
+            parts.append(part)
+            values.append(reference(len(parts), media_type(part)))
+        else:
+            values.append(item)
+    return values, parts
 
 
 def part_of(content: Document) -> Document:
@@ -179,7 +198,19 @@ def _result(answer: Document) -> Document:
         return {**step, **{key: value for key, value in call.items() if step.get(key) != value and value}}
     response = get(answer, "response") or {}
     failed = {"is_error": True} if response.keys() == {"error"} else {}
-    return {"type": "function_result", **call, "result": response, **failed}
+    result = response
+    if parts := list(objects(get(answer, "parts"))):
+        only = response.get("result") if response.keys() == {"result"} else None
+        text = only if isinstance(only, str) else encode(response).decode()
+        result = [{"type": "text", "text": text}, *map(_file_content, parts)]
+    return {"type": "function_result", **call, "result": result, **failed}
+
+
+def _file_content(part: Document) -> Document:
+    """A part of a result as a content. Plain text is text: documents have other types."""
+    if media_type(part) == "text/plain" and (data := decoded(str(part["inlineData"]["data"]))) is not None:
+        return {"type": "text", "text": data.decode("utf-8", "replace")}
+    return _content(part)
 
 
 def _content(part: Document) -> Document:

@@ -157,6 +157,17 @@ def test_a_content_becomes_messages(content: bytes, expected: list[Json]) -> Non
     assert messages(body, [pieces(body)[0], content])[1:] == expected
 
 
+def test_images_in_a_result_are_said_to_be_left_out() -> None:
+    part = {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}
+    answer = {"functionResponse": {"id": "x", "name": "f", "response": {"a": 1}, "parts": [part]}}
+    body = encode({"messages": [{"role": "user", "content": "a"}]})
+    content = messages(body, [pieces(body)[0], model({"functionCall": {"name": "f"}}), user(answer)])[-1]["content"]
+    assert decode(content.encode()) == {
+        "a": 1,
+        "omitted": "image/png (4 bytes): results are text alone in this API",
+    }
+
+
 def test_answers_find_calls_that_have_no_id() -> None:
     asked = model({"functionCall": {"name": "f"}}, {"functionCall": {"name": "g"}}, {"functionCall": {"name": "f"}})
     given = [{"functionResponse": {"name": name, "response": {"n": n}}} for n, name in enumerate("fgf")]

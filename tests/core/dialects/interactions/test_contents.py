@@ -100,6 +100,46 @@ def test_a_result_takes_the_name_and_the_id_of_its_call() -> None:
     assert step == {"type": "function_result", "call_id": "c1", "name": "f", "result": "fine"}
 
 
+PNG = {"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}}
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [({"result": "Here."}, "Here."), ({"result": 1}, '{"result":1}'), ({"a": 1}, '{"a":1}')],
+)
+def test_a_result_with_images_and_files_is_a_list_of_contents(response: Json, text: str) -> None:
+    parts = [
+        PNG,
+        {"inlineData": {"mimeType": "application/pdf", "data": "JVBERg=="}},
+        {"inlineData": {"mimeType": "text/plain", "data": "SGkh"}},
+        {"inlineData": {"mimeType": "audio/wav", "data": "AAAA"}},
+    ]
+    answer = {"functionResponse": {"id": "c1", "name": "f", "response": response, "parts": parts}}
+    (step,) = own.steps_of({"role": "user", "parts": [answer]})
+    assert step == {
+        "type": "function_result",
+        "call_id": "c1",
+        "name": "f",
+        "result": [
+            {"type": "text", "text": text},
+            {"type": "image", "data": "iVBORw==", "mime_type": "image/png"},
+            {"type": "document", "data": "JVBERg==", "mime_type": "application/pdf"},
+            {"type": "text", "text": "Hi!"},
+            {"type": "audio", "data": "AAAA", "mime_type": "audio/wav"},
+        ],
+    }
+
+
+def test_a_clients_result_with_an_image_has_it_as_a_part_and_stays_as_it_is() -> None:
+    contents = [{"type": "text", "text": "t"}, {"type": "image", "data": "iVBORw==", "mime_type": "image/png"}]
+    step = {"type": "function_result", "call_id": "c1", "name": "f", "result": contents}
+    content = own.content_of(step)
+    given = content["parts"][0]["functionResponse"]
+    assert given["response"] == {"result": [contents[0], "[part 1: image/png]"]}
+    assert given["parts"] == [PNG]
+    assert own.steps_of(content) == [step]
+
+
 @pytest.mark.parametrize(("response", "failed"), [({"error": "bad"}, True), ({"error": "bad", "a": 1}, False)])
 def test_a_response_with_only_an_error_is_an_error(response: Json, failed: bool) -> None:
     answer = {"functionResponse": {"id": "c1", "name": "f", "response": response}}

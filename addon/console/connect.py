@@ -1,0 +1,110 @@
+"""The page *Connect*: the lines that point a client at this proxy, and whether its first request has arrived."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.console.clients import CLIENTS, clients, is_from
+from addon.console.rendering import page
+from addon.control.addresses import read_addresses
+from addon.control.routes.requests import RequestsQuery, records
+from addon.web.access import needs
+from addon.web.describe import Group
+from addon.web.problems import Problem
+from addon.web.routing import ApiDep, CallerDep, Query
+from store.models import SessionName
+
+router = Group("console")
+
+_MOST = 1000
+"""Requests that are looked at."""
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+def _known(value: str) -> str:
+    if value not in CLIENTS:
+        raise ValueError(f"must be one of {', '.join(CLIENTS)}")
+    return value
+
+
+class _Connect(BaseModel):
+    """`client`: the one that is waited for, a key of CLIENTS."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
+    client: Annotated[Annotated[str, BeforeValidator(_known)] | None, BeforeValidator(_none_if_empty)] = None
+
+
+class _Awaited(BaseModel):
+    """`since`: Unix time at which the page was opened."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: SessionName
+    client: Annotated[str, BeforeValidator(_known)]
+    since: float = Field(ge=0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The oldest requests since a time, as records: of the client in the session; of the client in another session; of
+    another client in the session."""
+
+    first: dict[str, Any] | None = None
+    elsewhere: dict[str, Any] | None = None
+    other: dict[str, Any] | None = None
+
+
+@router.get("/console/parts/connect", include_in_schema=False)
+@needs("read", "approve")
+async def connect(api: ApiDep, request: Request, query: Annotated[_Connect, Query()]) -> Response:
+    session = query.session or api.settings.session
+    control = f"{request.url.scheme}://{request.url.netloc}"
+    offered = clients(read_addresses(api.settings.state), control, session)
+    awaited = _Awaited(session=session, client=query.client, since=time.time()) if query.client else None
+    chosen = [client for client in offered if awaited is None or client.key == awaited.client]
+    return page(
+        "connect.html",
+        {
+            "session": session,
+            "offered": offered,
+            "clients": chosen,
+            "awaited": awaited,
+            "arrival": Arrival(),
+            "names": CLIENTS,
+        },
+    )
+
+
+@router.get("/console/parts/arrival", include_in_schema=False)
+@needs("read")
+async def show_arrival(api: ApiDep, caller: CallerDep, query: Annotated[_Awaited, Query()]) -> Response:
+    listed: Sequence[dict[str, Any]] = []
+    try:
+        listed = await records(api, RequestsQuery.model_validate({"limit": _MOST, "session": caller.session}))
+    except Problem:
+        pass  # the supervisor does not answer: the next request asks again
+    return page("arrival.html", {"awaited": query, "arrival": arrival_of(query, listed), "names": CLIENTS})
+
+
+def arrival_of(awaited: _Awaited, listed: Sequence[dict[str, Any]]) -> Arrival:
+    """`listed`: the requests' records, newest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in listed:
+        if record["began_at"] < awaited.since:
+            continue
+        is_here = record["session"] == awaited.session
+        if is_from(awaited.client, record["user_agent"]):
+            found["first" if is_here else "elsewhere"] = record
+        elif is_here:
+            found["other"] = record
+    return Arrival(**found)

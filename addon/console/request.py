@@ -1,0 +1,88 @@
+"""The page *A request*: what the client sent beside what the model was sent, as curl, and as it would be sent today."""
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from addon.console.live import waterfall
+from addon.console.rendering import LONGEST, marked, page
+from addon.control.routes.requests import curl_of, find_bodies, find_record, replayed
+from addon.core.differences import differences
+from addon.core.framing.documents import Malformed, decode
+from addon.kept_requests import CleanRequest
+from addon.web.access import needs
+from addon.web.describe import Group
+from addon.web.problems import Problem
+from addon.web.routing import ApiContext, ApiDep, Query
+from store.models import SessionName
+
+router = Group("console")
+
+_MOST_COMPARED = 1024 * 1024
+"""Bytes of both bodies up to which the page shows what differs. It is made in one go."""
+
+
+class _RequestId(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    request_id: str
+    session: SessionName | None = None
+
+
+@router.get("/console/parts/request", include_in_schema=False)
+@needs("read")
+async def request(api: ApiDep, query: Annotated[_RequestId, Query()]) -> Response:
+    record = await find_record(api, query.request_id, query.session)
+    return page("request.html", {"request": record, "bars": waterfall(record), **await bodies_of(api, record)})
+
+
+@router.get("/console/parts/replay", include_in_schema=False)
+@needs("read")
+async def replay(api: ApiDep, query: Annotated[_RequestId, Query()]) -> Response:
+    found = await replayed(api, query.request_id, query.session)
+    return page("replay.html", {"replayed": found, "lines": marked(found.differences)})
+
+
+async def bodies_of(api: ApiContext, record: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of a request's bodies: `kept`, None if they are not, and `why_not`; `curl` by side, None if
+    it is too long or no text; `lines`, the marked diff, None if the bodies are too long to be compared."""
+    try:
+        found = await find_bodies(api, record["request_id"], record["session"])
+    except Problem as problem:
+        if problem.status != 404:
+            raise
+        return {"kept": None, "why_not": problem.detail, "curl": {}, "lines": None}
+    await asyncio.sleep(0)
+    is_small = found.client is found.sent or len(found.client) + len(found.sent) <= _MOST_COMPARED
+    return {
+        "kept": found,
+        "why_not": "",
+        "curl": {"sent": _curl(api, found, "sent"), "client": _curl(api, found, "client")},
+        "lines": marked(_differences(found)) if is_small else None,
+    }
+
+
+def _curl(api: ApiContext, found: CleanRequest, side: str) -> str | None:
+    if len(found.client if side == "client" else found.sent) > LONGEST:
+        return None
+    try:
+        return curl_of(api, found, side)
+    except Problem:
+        return None
+
+
+def _differences(found: CleanRequest) -> list[str]:
+    if found.client is found.sent:
+        return []
+    return differences(_lines(found.client), _lines(found.sent), ("client", "sent"))
+
+
+def _lines(body: bytes) -> str:
+    """A line for each value, so that a diff shows what was put in and taken out."""
+    try:
+        return json.dumps(decode(body), indent=1, ensure_ascii=False)
+    except (Malformed, RecursionError):
+        return body.decode("utf-8", "replace")

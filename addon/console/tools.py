@@ -1,0 +1,154 @@
+"""The pages *Tools* and *Try a tool*."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.console.filled_forms import Filled, declaration_of, entered
+from addon.console.forms import Field, form_of, parameters_schema
+from addon.console.places import line_of
+from addon.console.rendering import marked, page, whole_json
+from addon.control.routes.servers import Server, servers
+from addon.control.routes.tools import checked_changes
+from addon.control.routes.tries import Try, TryQuery, try_tool
+from addon.control.versions import etag_of
+from addon.control.views import tools_view
+from addon.core.framing.documents import Document
+from addon.web.access import Access, needs
+from addon.web.describe import Group
+from addon.web.problems import Problem, problem_of
+from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, Query, parse
+from store.models import SessionName
+
+router = Group("console")
+
+_MOST_SESSIONS = 50
+_MOST_CHANGES = 50
+_LONGEST_EDITED = 1_000_000
+"""Characters of a toolset that a page lets edit."""
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+class _Session(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
+
+
+class _Edited(BaseModel):
+    """`text`: what is in the editor. `version`: the ETag of the tools that it began with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str
+    version: str = ""
+
+
+class _Tool(_Session):
+    name: str
+
+
+@router.get("/console/parts/tools", include_in_schema=False)
+@needs("read")
+async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
+    session = query.session or api.settings.session
+    record, version, _ = await api.store.snapshot(session)
+    async with api.audit.action(caller, "tools.read", session=session):
+        view = tools_view(record.toolset if record else None, api.shared(), api.origin)
+    others = (await api.store.sessions(limit=_MOST_SESSIONS)).items if caller.session is None else []
+    listed, servers_problem = await _servers(api, caller)
+    editable = {"tools": view["tools"] or [], **({"tool_config": c} if (c := view["tool_config"]) else {})}
+    names = sorted({session, *[one.name for one in others]})
+    return page(
+        "tools.html",
+        {
+            "session": session,
+            "sessions": names,
+            "view": view,
+            "editable": whole_json(editable, _LONGEST_EDITED),
+            "may_change": caller.allows("worker"),
+            "may_try_all": caller.allows("admin"),
+            "servers": listed,
+            "servers_problem": servers_problem,
+            "may_restart": caller.allows("admin"),
+            "etag": etag_of(api, version),
+            "now": time.time(),
+        },
+    )
+
+
+async def _servers(api: ApiContext, caller: Access) -> tuple[Sequence[Server], str]:
+    """The MCP servers, and why they are unknown. They belong to no session."""
+    if caller.session is not None:
+        return [], ""
+    try:
+        return await servers(api), ""
+    except Problem as problem:  # the tools are shown all the same
+        return [], problem.detail
+
+
+@router.post("/console/parts/tools-check", include_in_schema=False)
+@needs("worker")
+async def tools_check(
+    api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()], edited: Annotated[_Edited, Body()]
+) -> Response:
+    """What saving the text would change, or what is wrong with it, and where."""
+    session = query.session or api.settings.session
+    values: dict[str, Any] = {"problem": "", "line": None, "changes": [], "more": 0, "is_old": False}
+    try:
+        document = parse(edited.text.encode("utf-8", "surrogatepass"))
+        changes, version = await checked_changes(api, caller, session, document)
+        values |= {
+            "changes": [(one, marked(one.diff.split("\n"))) for one in changes[:_MOST_CHANGES]],
+            "more": len(changes) - _MOST_CHANGES,
+            "is_old": edited.version != etag_of(api, version),
+        }
+    except Exception as error:
+        problem = problem_of(error)
+        if problem.status >= 500:
+            raise
+        values |= {"problem": problem.detail.removeprefix("the body is "), "line": line_of(edited.text, problem)}
+    return page("tools-check.html", values)
+
+
+@router.get("/console/parts/try", include_in_schema=False)
+@needs("worker")
+async def try_page(api: ApiDep, caller: CallerDep, query: Annotated[_Tool, Query()]) -> Response:
+    session = query.session or api.settings.session
+    async with api.audit.action(caller, "tools.read", session=session):
+        declaration = await declaration_of(api, session, query.name)
+    if not declaration:
+        raise Problem(404, f"session {session} has no tool {query.name}", tool=query.name)
+    form, has_none = _arguments_form(declaration)
+    return page("try.html", {"session": session, "tool": declaration, "form": form, "has_no_arguments": has_none})
+
+
+@router.post("/console/sessions/{session}/tools/{name}/try", include_in_schema=False)
+@needs("worker")
+async def try_by_form(
+    api: ApiDep,
+    caller: CallerDep,
+    request: Request,
+    session: SessionName,
+    name: str,
+    filled: Annotated[Filled, Body()],
+) -> Response:
+    """As the control API's `POST /v1/sessions/{session}/tools/{name}/try`."""
+    form, _ = _arguments_form(await declaration_of(api, session, name))
+    return await try_tool(api, caller, request, session, name, TryQuery(wait=0), Try(args=entered(form, filled)))
+
+
+def _arguments_form(declaration: Document) -> tuple[Field | None, bool]:
+    """The form of a tool's arguments, None if only JSON will do; and whether it takes none."""
+    schema = parameters_schema(declaration)
+    if schema is None or not schema.get("properties"):
+        return None, True
+    form = form_of(schema)
+    return (form if form is not None and form.kind == "object" else None), False

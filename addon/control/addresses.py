@@ -1,0 +1,21 @@
+"""The proxy's open ports, as its state folder names them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_addresses(state: Path) -> dict[str, Any]:
+    """The proxy's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} if nothing is
+    known of them."""
+    try:
+        found = json.loads((state / "proxy.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def first_of(addresses: dict[str, Any], kind: str) -> str | None:
+    """The first URL of a kind, `regular` or `reverse`."""
+    urls = addresses.get(kind)
+    return str(urls[0]) if isinstance(urls, list) and urls else None

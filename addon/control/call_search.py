@@ -1,0 +1,105 @@
+"""Searches calls by text and time. A search looks at a bounded number of calls at once, and says with a cursor where to
+go on: the control API shares the proxy's event loop."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+import pydantic_core
+
+from addon.control.paging import PAGE_BYTES, PageQuery, RenderedPage, render_page
+from store.base import Store
+from store.models import Call, Page, Status
+
+MOST_LOOKED_AT = 500
+"""Calls of one page of a search."""
+LONGEST = 100_000
+"""Characters of a call's arguments and result that are searched."""
+_PORTION = 64
+"""Calls that are read before other tasks run."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSearch:
+    """`text`: is in the name, the id, the arguments, the result or the error, in upper or lower case; "": any.
+    `since`, `until`: Unix times; the second is not included."""
+
+    session: str | None = None
+    status: Status | None = None
+    name: str | None = None
+    text: str = ""
+    since: float | None = None
+    until: float | None = None
+    newest_first: bool = False
+
+    async def page(self, store: Store, query: PageQuery) -> RenderedPage:
+        """A page of the calls that were found. It may have fewer than there are, and even none, and a cursor. Raises
+        BadCursor."""
+        if not (self.text or self.since is not None or self.until is not None or self._has_no_index(store)):
+            return await render_page(lambda *, limit, cursor: self._fetch(store, limit, cursor), query)
+        needles = _needles(self.text)
+        items: list[bytes] = []
+        looked_at, size, cursor = 0, 0, query.cursor or await self._first(store)
+        while True:
+            found = await self._fetch(store, _PORTION, cursor)
+            for number, call in enumerate(found.items, 1):
+                if self._is_past(call):
+                    return RenderedPage(items, None)
+                if not self._fits(call) or not _matches(call, needles):
+                    continue
+                items.append(pydantic_core.to_json(call))
+                size += len(items[-1])
+                if len(items) >= query.limit or size >= PAGE_BYTES:
+                    return RenderedPage(items, (await self._fetch(store, number, cursor)).next_cursor)
+            looked_at, cursor = looked_at + len(found.items), found.next_cursor
+            if cursor is None or looked_at >= MOST_LOOKED_AT:
+                return RenderedPage(items, cursor)
+            await asyncio.sleep(0)
+
+    def _has_no_index(self, store: Store) -> bool:
+        """Whether the store would look at any number of calls to find those that are asked for."""
+        is_open = self.status is not None and not self.status.final
+        return not store.indexes_calls and not is_open and (self.status is not None or self.name is not None)
+
+    def _fetch(self, store: Store, limit: int, cursor: str | None) -> Awaitable[Page[Call]]:
+        is_searched = self._has_no_index(store)
+        return store.calls(
+            session=self.session,
+            status=None if is_searched else self.status,
+            name=None if is_searched else self.name,
+            newest_first=self.newest_first,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def _fits(self, call: Call) -> bool:
+        return self.status in (None, call.status) and self.name in (None, call.name)
+
+    async def _first(self, store: Store) -> str | None:
+        """The cursor of the page that begins within the time."""
+        moment = self.until if self.newest_first else self.since
+        if moment is None:
+            return None
+        return await store.calls_cursor(moment, session=self.session, newest_first=self.newest_first)
+
+    def _is_past(self, call: Call) -> bool:
+        """Whether the call, and all that come behind it, are outside of the time."""
+        if self.newest_first:
+            return self.since is not None and call.created_at < self.since
+        return self.until is not None and call.created_at >= self.until
+
+
+def _needles(text: str) -> Sequence[str]:
+    """The text as it is in a call, and as it is in JSON."""
+    return [one.lower() for one in dict.fromkeys((text, json.dumps(text, ensure_ascii=False)[1:-1]))] if text else []
+
+
+def _matches(call: Call, needles: Sequence[str]) -> bool:
+    if not needles:
+        return True
+    plain = f"{call.name}\n{call.call_id}\n{call.error or ''}".lower()
+    if needles[0] in plain:
+        return True
+    searched = pydantic_core.to_json((call.args, call.result)).decode()[:LONGEST].lower()
+    return any(needle in searched for needle in needles)

@@ -1,0 +1,146 @@
+"""Requests to models and the rounds of their loops, as events. They are found by comparing what is kept of the last
+requests with what a reader knows of them: nothing is stored, and nothing is done while nobody reads."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from addon.control.routes.processes import states
+from addon.recent_requests import place_of
+from addon.web.problems import Problem
+from addon.web.routing import ApiContext
+
+PAUSE = 0.25
+"""Seconds in which events are gathered into one batch."""
+_PAUSE_FOR_ALL = 1.0
+"""The same if the supervisor is asked what all processes have."""
+_MOST = 256
+"""Events of a batch."""
+
+
+class RequestEvent(NamedTuple):
+    """`data`: of a request the record that `GET /v1/requests` lists."""
+
+    type: str
+    data: dict[str, Any]
+
+
+class _Rounds(NamedTuple):
+    """How many rounds of a request have begun and ended."""
+
+    begun: int
+    ended: int
+
+
+class RequestEvents:
+    """The events of one reader, from `start` on. `session`: only this one's; None: of all."""
+
+    def __init__(self, api: ApiContext, session: str | None = None) -> None:
+        self._api = api
+        self._session = session
+        self._version = -1  # of the last look
+        self._looked_at = 0.0
+        self._has_started = False
+        self._running: dict[str, _Rounds] = {}
+        self._newest: dict[str, int] = {}
+
+    async def start(self) -> list[RequestEvent]:
+        """What runs now, as `request.began`."""
+        return await self._look()
+
+    async def next(self) -> list[RequestEvent]:
+        """The next batch."""
+        while True:
+            await self._pause()
+            if not (self._api.recent.has_siblings or self._running):
+                await self._api.recent.change(self._version)
+            if events := await self._look():
+                return events
+
+    async def change(self) -> None:
+        """Wait until there may be events; also while requests run, whose durations grow. For readers that are told of
+        no event: without other processes nothing is compared."""
+        recent = self._api.recent
+        if recent.has_siblings:
+            found = False
+            while not found:
+                await self._pause()
+                found = bool(await self._look() or self._running)
+            return
+        if not recent.running:
+            await recent.change(self._version)
+        self._version = recent.version
+
+    async def _pause(self) -> None:
+        pause = _PAUSE_FOR_ALL if self._api.recent.has_siblings else PAUSE
+        await asyncio.sleep(max(0.0, self._looked_at + pause - asyncio.get_running_loop().time()))
+
+    async def _look(self) -> list[RequestEvent]:
+        recent, version = self._api.recent, self._version
+        try:
+            records = await self._of_all() if recent.has_siblings else recent.records(since=version)[::-1]
+        except Problem:  # the supervisor does not answer
+            records = None
+        self._version, self._looked_at = recent.version, asyncio.get_running_loop().time()
+        return [] if records is None else self._compare(records)
+
+    async def _of_all(self) -> list[dict[str, Any]]:
+        """The records of all processes, oldest first. Raises Problem (503)."""
+        records = [one for state in await states(self._api) for one in state["recent"]]
+        return sorted(records, key=lambda one: float(one["began_at"]))
+
+    def _compare(self, records: Sequence[dict[str, Any]]) -> list[RequestEvent]:
+        """The differences between these records, oldest first, and what the reader knows."""
+        events: list[RequestEvent] = []
+        before, self._running = self._running, {}
+        newest, unlisted = dict(self._newest), 0
+        for record in records:
+            request_id = record["request_id"]
+            process, number = place_of(request_id)
+            is_new = number > self._newest.get(process, 0)
+            newest[process] = max(number, newest.get(process, 0))
+            unlisted -= is_new
+            if record["state"] == "running":
+                self._running[request_id] = _rounds(record)
+            elif request_id not in before and not (is_new and self._has_started):
+                continue
+            if self._session in (None, record["session"]):
+                events += _events(record, before.get(request_id))
+        if self._has_started:
+            listed = {record["request_id"] for record in records}
+            unlisted += sum(newest.values()) - sum(self._newest.values()) + len(before.keys() - listed)
+            events = _bounded(events, unlisted)
+        self._newest, self._has_started = newest, True
+        return events
+
+
+def _events(record: dict[str, Any], known: _Rounds | None) -> Iterator[RequestEvent]:
+    """What has happened to a request since. `known` None: it has begun since."""
+    if known is None:
+        yield RequestEvent("request.began", record)
+        known = _Rounds(0, 0)
+    now = _rounds(record)
+    for place in range(min(known), now.begun):
+        data = {"request_id": record["request_id"], "session": record["session"], "round": place + 1}
+        data |= record["round_times"][place]
+        if place >= known.begun:
+            yield RequestEvent("round.began", data)
+        if known.ended <= place < now.ended:
+            yield RequestEvent("round.ended", data)
+    if record["state"] != "running":
+        yield RequestEvent("request.ended", record)
+
+
+def _rounds(record: dict[str, Any]) -> _Rounds:
+    times = record["round_times"]
+    return _Rounds(len(times), sum(one["state"] != "running" for one in times))
+
+
+def _bounded(events: list[RequestEvent], unlisted: int) -> list[RequestEvent]:
+    """The events that are sent. `unlisted`: requests of which the reader learns nothing more."""
+    kept = events[:_MOST]
+    missing = unlisted + len({event.data["request_id"] for event in events[_MOST:]})
+    if missing:
+        detail = "there are more requests than this stream tells of: GET /v1/requests lists the last ones"
+        kept.append(RequestEvent("requests.dropped", {"requests": missing, "detail": detail}))
+    return kept

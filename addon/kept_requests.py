@@ -1,0 +1,148 @@
+"""The requests whose bodies are kept in memory, to be shown, sent again or rewritten again: at most a number of them
+(`graft_keep_requests`) and MOST_BYTES. What leaves this module is without secrets."""
+
+import base64
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+from addon.core.framing.documents import Document
+from addon.core.history.keys import asker_digest
+from addon.core.security.credentials import Fields, is_secret_header, masked, secrets_in
+from addon.own_secrets import own_secrets
+
+MOST_BYTES = 64 * 1024 * 1024
+
+_PER_REQUEST = 1024
+"""Bytes that a request takes besides its bodies, about."""
+
+_CONNECTION_HEADERS = frozenset(
+    (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding", b"proxy-authorization")
+)
+"""They describe the connection, not the request."""
+
+SECRET = "REMOVED"
+"""In place of a secret header's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """A request with its secrets. It stays in this process: others get a `CleanRequest`. `client`: the body that the
+    client sent, or the Gemini request that a front door made of it (`at_door`); `sent`: the body that went upstream.
+    `asker`: as in `core.history.asker`. `turn_ids`: as in `Grafter.request`."""
+
+    method: str
+    url: str
+    fields: Fields
+    client: bytes
+    sent: bytes
+    asker: str
+    at_door: bool = False
+    turn_ids: Mapping[int, str] = field(default=MappingProxyType({}))
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return _PER_REQUEST + len(self.client) + (0 if self.sent is self.client else len(self.sent))
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRequest:
+    """A request without secrets. `headers`: those that describe the request; SECRET stands for a secret value. `asker`:
+    the digest of who asked."""
+
+    session: str
+    method: str
+    url: str
+    headers: Sequence[tuple[str, str]]
+    client: bytes
+    sent: bytes
+    asker: bytes
+    at_door: bool
+    turn_ids: Mapping[int, str]
+
+    @classmethod
+    def of(cls, session: str, bodies: Bodies, secret: bytes) -> Self:
+        """`secret`: the store's."""
+        fields = tuple(bodies.fields)
+        redaction = own_secrets.combined_with(secrets_in(bodies.url, fields))
+        headers = [
+            (name.decode("latin-1"), SECRET if is_secret_header(name) else redaction.text(masked(_text(value), SECRET)))
+            for name, value in fields
+            if name.lower() not in _CONNECTION_HEADERS and not name.startswith(b":")
+        ]
+        client = redaction.data(bodies.client)
+        return cls(
+            session,
+            bodies.method,
+            redaction.text(masked(bodies.url, SECRET)),
+            headers,
+            client,
+            client if bodies.sent is bodies.client else redaction.data(bodies.sent),
+            asker_digest(secret, bodies.asker),
+            bodies.at_door,
+            bodies.turn_ids,
+        )
+
+    def message(self) -> Document:
+        """For another process of the proxy."""
+        return {
+            "session": self.session,
+            "method": self.method,
+            "url": self.url,
+            "headers": [list(header) for header in self.headers],
+            "client": base64.b64encode(self.client).decode(),
+            "sent": None if self.sent is self.client else base64.b64encode(self.sent).decode(),
+            "asker": self.asker.hex(),
+            "at_door": self.at_door,
+            "turn_ids": {str(place): turn_id for place, turn_id in self.turn_ids.items()},
+        }
+
+    @classmethod
+    def of_message(cls, message: Mapping[str, Any]) -> Self:
+        client = base64.b64decode(message["client"])
+        return cls(
+            message["session"],
+            message["method"],
+            message["url"],
+            [(name, value) for name, value in message["headers"]],
+            client,
+            client if message["sent"] is None else base64.b64decode(message["sent"]),
+            bytes.fromhex(message["asker"]),
+            message["at_door"],
+            {int(place): turn_id for place, turn_id in message["turn_ids"].items()},
+        )
+
+
+class KeptRequests:
+    """Bodies by the id of their request, oldest first. `most`: of requests."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = 0
+        self._kept: OrderedDict[str, Bodies] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._kept
+
+    def put(self, request_id: str, bodies: Bodies) -> None:
+        self._kept[request_id] = bodies
+        self.size += bodies.size
+        self.shrink()
+
+    def get(self, request_id: str) -> Bodies | None:
+        return self._kept.get(request_id)
+
+    def shrink(self) -> None:
+        """Drop the oldest until the bounds hold."""
+        while self._kept and (len(self._kept) > self.most or self.size > MOST_BYTES):
+            self.size -= self._kept.popitem(last=False)[1].size
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
