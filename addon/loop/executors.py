@@ -128,11 +128,11 @@ class Executors:
         await _cancel_all(self._tasks | self._shared.tasks)
         await self.late_writes.close()
         await self._http.aclose()
-        await self._checks.close()
         if self._refresher is not None:
             await self._refresher.close()
         if self.source is not None:
             await self.source.__aexit__(None, None, None)
+        await self._checks.close()  # last: an MCP server's tools are checked when they are listed
 
     async def catch_up(self) -> None:
         await self.late_writes.flush()

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from addon.tools.base import MAX_NAME, ServerState, SourceError, Tool, ToolError, ToolSource
+from addon.tools.outcomes import outcomes_of
 from addon.tools.refresher import Refresher
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Combined(ToolSource):
         self._running: Counter[ToolSource] = Counter()
         """How many calls each source runs now."""
         self._call_ended = asyncio.Event()
+        self._is_closing = False
         self._retiring: set[asyncio.Task[None]] = set()
         self._tools: ToolTable = {}
         self._refresher = Refresher(self._refresh, f"the tools of {name}")
@@ -42,7 +44,7 @@ class Combined(ToolSource):
         for source in self._sources:
             source.changed = self._refresher.request
         try:
-            for outcome in await _outcomes([self._open(source) for source in self._sources]):
+            for outcome in await outcomes_of([self._open(source) for source in self._sources]):
                 if outcome is not None:
                     raise outcome
             async with self._refresher.lock:
@@ -95,7 +97,7 @@ class Combined(ToolSource):
         for source in new:
             source.changed = self._refresher.request
         try:
-            for outcome in await _outcomes([self._open(source) for source in new]):
+            for outcome in await outcomes_of([self._open(source) for source in new]):
                 if outcome is not None:
                     raise outcome
             tools, clashes = await _collected(sources)
@@ -131,18 +133,15 @@ class Combined(ToolSource):
         opened = [source for source in sources if source in self._opened]
         for source in opened:
             self._opened.remove(source)
-        for outcome in await _outcomes([source.__aexit__(None, None, None) for source in opened], uncancelled=True):
+        for outcome in await outcomes_of([source.__aexit__(None, None, None) for source in opened], uncancelled=True):
             if outcome is not None:
                 _log.warning("a source that is not used could not be closed: %s", outcome)
 
     async def _retire(self, source: ToolSource) -> None:
         """Close a source once its calls have ended, or when everything is closed."""
-        try:
-            while self._running[source]:
-                self._call_ended.clear()
-                await self._call_ended.wait()
-        except asyncio.CancelledError:
-            pass
+        while self._running[source] and not self._is_closing:
+            self._call_ended.clear()
+            await self._call_ended.wait()
         self._running.pop(source, None)
         try:
             await source.__aexit__(None, None, None)
@@ -157,13 +156,12 @@ class Combined(ToolSource):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> list[BaseException | None]:
         opened, self._opened, self._tools = self._opened, [], {}
-        await self._refresher.close()
-        retiring = list(self._retiring)
-        for task in retiring:
-            task.cancel()
-        if retiring:
-            await asyncio.wait(retiring)
-        return await _outcomes([source.__aexit__(kind, error, trace) for source in opened], uncancelled=True)
+        self._is_closing = True
+        self._call_ended.set()
+        ends = [self._refresher.close(), *self._retiring]
+        closing = (source.__aexit__(kind, error, trace) for source in opened)
+        outcomes = await outcomes_of([*ends, *closing], uncancelled=True)
+        return outcomes[len(ends) :]
 
     async def _refresh(self) -> None:
         if len(self._opened) < len(self._sources):
@@ -254,25 +252,3 @@ def prefixed(source: ToolSource, prefix: str) -> ToolSource:
     Names of its own tools in `after` are renamed too. A tool whose name becomes too long is left out, with a warning.
     """
     return Prefixed(source, prefix) if prefix else source
-
-
-async def _outcomes(
-    coroutines: Sequence[Coroutine[Any, Any, Any]], *, uncancelled: bool = False
-) -> list[BaseException | None]:
-    """Run all concurrently to their end. Returns for each the exception that it raised, or None.
-
-    Cancelling cancels them too; with `uncancelled` they run to their end first.
-    """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    cancelled = False
-    while any(not task.done() for task in tasks):
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError:
-            cancelled = True
-            if not uncancelled:
-                for task in tasks:
-                    task.cancel()
-    if cancelled:
-        raise asyncio.CancelledError
-    return [asyncio.CancelledError() if task.cancelled() else task.exception() for task in tasks]

@@ -28,6 +28,7 @@ from addon.tools.mcp_connection import Connection
 from addon.tools.mcp_pins import Pins
 from addon.tools.mcp_tools import description_of, output_schema, result_of, selected, unknown_names, usable_tools
 from addon.tools.mcp_watch import quiet_sdk
+from addon.tools.outcomes import outcomes_of
 from addon.tools.schema_checks import SchemaChecks
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools
@@ -97,6 +98,7 @@ class McpSource(ToolSource):
         self._tools: dict[str, Tool] = {}
         self._output_schemas: dict[str, Any] = {}  # schemas of results, by tool name
         self._checks = checks or SchemaChecks()
+        self._has_own_checks = checks is None
         self._pins = pins
         self._pin_name = pin_name or (pins.add(name) if pins is not None else name)
         self._descriptions: dict[str, dict[str, Any]] = {}
@@ -114,7 +116,7 @@ class McpSource(ToolSource):
             if self._connection.fatal_error is not None:
                 raise self._connection.fatal_error
         except BaseException:
-            await self._connection.close()
+            await self.__aexit__(None, None, None)
             raise
         if not self._connection.is_known:
             self._is_late = True
@@ -130,8 +132,12 @@ class McpSource(ToolSource):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await outcomes_of([self._close()], uncancelled=True)  # a process whose end nobody awaits may stay
+
+    async def _close(self) -> None:
         await self._connection.close()
-        await self._checks.close()
+        if self._has_own_checks:
+            await self._checks.close()
 
     def server_states(self) -> Sequence[ServerState]:
         connection = self._connection

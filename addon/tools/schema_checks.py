@@ -24,11 +24,13 @@ _MAIN = "import sys; sys.path[:] = sys.argv[1:]; from addon.tools.schema_process
 
 
 class SchemaChecks:
-    """Shared by everything that runs tools in one event loop. `close` ends idle processes; new ones may start."""
+    """Shared by everything that runs tools in one event loop. Who made it closes it, after all that use it."""
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(_PROCESSES)
+        self._processes: set[asyncio.subprocess.Process] = set()
         self._idle: list[asyncio.subprocess.Process] = []
+        self._is_closed = False
         self._changing: set[asyncio.Task[Any]] = set()  # starts and ends of processes, which nobody cancels
 
     def quick_problems(self, schema: Mapping[str, Any], value: Any) -> list[str] | None:
@@ -64,10 +66,12 @@ class SchemaChecks:
             return f"it could not be read{e}"
 
     async def close(self) -> None:
-        """End the idle processes, and wait for those that end already."""
-        while self._idle or self._changing:
-            for process in self._idle:
+        """End the processes, and with them the checks in progress. From now on only quick checks have a result."""
+        self._is_closed = True
+        while self._processes or self._changing:
+            for process in self._processes:
                 self._change(_end(process))
+            self._processes.clear()
             self._idle.clear()
             await asyncio.wait(self._changing)
 
@@ -80,6 +84,7 @@ class SchemaChecks:
                 try:
                     answer = await _exchange(process, line)
                 except BaseException:
+                    self._processes.discard(process)
                     await asyncio.shield(self._change(_end(process)))
                     raise
                 self._idle.append(process)
@@ -90,16 +95,23 @@ class SchemaChecks:
             raise _NoAnswer("") from None
 
     async def _start(self) -> asyncio.subprocess.Process:
+        if self._is_closed:
+            raise _NoAnswer(": the proxy is ending")
         starting = self._change(_start_process())
+        starting.add_done_callback(self._add)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             starting.add_done_callback(self._keep)
             raise
 
+    def _add(self, started: "asyncio.Task[asyncio.subprocess.Process]") -> None:
+        if not started.cancelled() and started.exception() is None:
+            self._processes.add(started.result())
+
     def _keep(self, started: "asyncio.Task[asyncio.subprocess.Process]") -> None:
         """For the next check: who started it has gone."""
-        if not started.cancelled() and started.exception() is None:
+        if not started.cancelled() and started.exception() is None and not self._is_closed:
             self._idle.append(started.result())
 
     def _change[T](self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

@@ -11,6 +11,7 @@ import pytest
 from addon.loop.executors import Executors
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import Combined, prefixed
+from addon.tools.schema_checks import SchemaChecks
 from store.backends.memory import MemoryStore
 from tests.tools.conftest import Until
 
@@ -263,3 +264,63 @@ async def test_sources_that_cannot_be_used_change_nothing(fixed: Any, wrong: str
         await tools.discard([other])
         assert other.closed == 1
         assert [tool.name for tool in await tools.list_tools()] == ["a"]
+
+
+class Lingering(Slow):
+    """Closing it takes a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self.state = "open"
+
+    async def __aexit__(self, *_: object) -> None:
+        self.state = "closing"
+        await self.may_end.wait()
+        self.state = "closed"
+
+
+async def test_closing_waits_for_a_source_that_is_being_closed_already(until: Any) -> None:
+    source = Lingering()
+    combined = Combined([source])
+    await combined.__aenter__()
+    combined.replace([], await combined.prepare([]))
+    await until(lambda: source.state == "closing")
+    closing = asyncio.ensure_future(combined.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    assert not closing.done()
+    source.may_end.set()
+    await closing
+    assert source.state == "closed"
+
+
+async def test_closing_that_is_cancelled_closes_every_source_first(until: Any) -> None:
+    source = Lingering()
+    combined = Combined([source])
+    await combined.__aenter__()
+    closing = asyncio.ensure_future(combined.__aexit__(None, None, None))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        closing.cancel()
+    await until(lambda: source.state == "closing")
+    source.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert source.state == "closed"
+
+
+@pytest.mark.e2e
+async def test_a_source_may_have_schemas_checked_until_it_is_closed() -> None:
+    checks, found = SchemaChecks(), list[list[str]]()
+
+    class Last(Slow):
+        async def __aexit__(self, *_: object) -> None:
+            found.append(await checks.problems({"pattern": "^b"}, "b"))
+
+    executors = Executors(MemoryStore(), checks=checks)
+    executors.source = Last()
+    await executors.open()
+    await executors.close()
+    assert found == [[]]
+    (problem,) = await checks.problems({"pattern": "^b"}, "b")
+    assert "the proxy is ending" in problem

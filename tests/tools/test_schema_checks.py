@@ -149,6 +149,36 @@ async def test_a_check_that_is_cancelled_while_its_process_starts_leaves_that_to
     assert process.returncode is not None
 
 
+async def test_closing_ends_the_checks_in_progress_and_no_check_starts_a_process_afterwards(
+    checks: SchemaChecks, endless: tuple["asyncio.Task[Any]", asyncio.subprocess.Process]
+) -> None:
+    task, process = endless
+    await checks.close()
+    assert process.returncode is not None
+    assert await task == ["the arguments could not be checked against the tool's schema"]
+    (problem,) = await checks.problems(of({"pattern": "^b"}), {"a": "b"})
+    assert problem == "the arguments could not be checked against the tool's schema: the proxy is ending"
+    assert await checks.problems(of({"type": "integer"}), {"a": 1}) == []
+    assert not checks._processes
+
+
+async def test_closing_waits_for_a_process_that_starts(checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = list[asyncio.subprocess.Process](), schema_checks._start_process
+
+    async def recorded() -> asyncio.subprocess.Process:
+        started.append(await start())
+        return started[-1]
+
+    monkeypatch.setattr(schema_checks, "_start_process", recorded)
+    task = asyncio.ensure_future(checks.problems(of({"pattern": "^b"}), {"a": "b"}))
+    await asyncio.sleep(0)
+    assert checks._changing
+    await checks.close()
+    (process,) = started
+    assert process.returncode is not None
+    assert await task == ["the arguments could not be checked against the tool's schema"]
+
+
 async def test_more_checks_than_processes_wait_for_their_turn(checks: SchemaChecks) -> None:
     schema = of({"pattern": "^b"})
     assert await asyncio.gather(*(checks.problems(schema, {"a": "b"}) for _ in range(10))) == [[]] * 10
