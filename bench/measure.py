@@ -108,24 +108,24 @@ async def compare(
     sides: tuple[Side, Side],
     kind: Kind,
     *,
-    clients: int = CLIENTS,
+    clients: int | tuple[int, int] = CLIENTS,
     path: str = PATH,
     cold: bool = False,
     streams: bool = False,
     spread: float = 0.0,
     tunnel: str = "",
 ) -> Pair:
-    """Both sides under the same load. `streams`: the answers are event streams, and latencies those of first events.
-    `spread`: seconds over which the clients of a round begin. `tunnel`: the upstream's host and port, reached
-    by CONNECT and TLS."""
+    """Both sides under the same load. `clients`: of each side, or of the one and the other. `streams`: the answers are
+    event streams, and latencies those of first events. `spread`: seconds over which the clients of a round begin.
+    `tunnel`: the upstream's host and port, reached by CONNECT and TLS."""
     made: list[Clients] = []
     try:
-        for side in sides:
-            begun = [bodies(kind, n, cold=cold) for n in range(clients)]
+        for side, count in zip(sides, (clients, clients) if isinstance(clients, int) else clients, strict=True):
+            begun = [bodies(kind, n, cold=cold) for n in range(count)]
             request = head(side.port, path, host=tunnel)
             made.append(await Clients.connect(side.port, request, begun, streams=streams, tunnel=tunnel))
             # the beginning of each client's first conversation; at once, since no proxy waits long for a request
-            await made[-1].run(requests=2 * clients)
+            await made[-1].run(requests=2 * count)
         a, b = made
         return await alternate(
             effort,
