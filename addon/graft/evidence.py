@@ -15,13 +15,13 @@ from addon.core.history.keys import marks_of
 from addon.core.history.outcomes import outcome_in
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.history.turns import HistoryTurn
-from addon.core.history.visible import visible_digest
+from addon.core.history.visible import ENOUGH_WORDS, visible_digest
 from addon.graft.call_outcomes import outcome_of_call
 from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry
 
-ENOUGH = 8
+ENOUGH = ENOUGH_WORDS
 """So many different words in the turns that the client still sends are no coincidence."""
 
 ENOUGH_ALONE = 6

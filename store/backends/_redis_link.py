@@ -1,11 +1,10 @@
 """The Redis backend's way to its server: commands in one round trip, scripts, and errors as the store's own."""
 
 import asyncio
-import contextlib
 import hashlib
 import importlib.resources
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 import hiredis
@@ -113,24 +112,30 @@ class Link:
         on a connection of their own."""
         if not commands:
             return []
+
+        async def run(node: Node) -> list[Any]:
+            send = node.run_apart if any(one[0] == "WAIT" for one in commands) else node.run
+            return [shaped(*one) for one in zip(commands, await send(commands), strict=True)]
+
         await self._take_along()
-        async with self._using() as node:
-            run = node.run_apart if any(one[0] == "WAIT" for one in commands) else node.run
-            return [shaped(*one) for one in zip(commands, await run(commands), strict=True)]
+        return await self._ask(run)
 
     async def script(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], sending: Sending | None = None
     ) -> Any:
         """Run a script. `sending`: it writes. Raises StoreUnavailable."""
         rest = len(keys), *keys, *arguments
-        await self._take_along()
-        async with self._using(sending=sending) as node:
+
+        async def run(node: Node) -> Any:
             (reply,) = await node.run([("EVALSHA", script.digest, *rest)], sending)
             if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
                 (reply,) = await node.run([("EVAL", script.text, *rest)], sending)  # a new or restarted server
             if isinstance(reply, hiredis.ReplyError):
                 raise reply
             return reply
+
+        await self._take_along()
+        return await self._ask(run, sending=sending)
 
     async def write(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[Any]:
         """Run a script that writes, with a deadline before its arguments: the server's time, in microseconds, after
@@ -152,14 +157,17 @@ class Link:
     ) -> tuple[list[Any], Any]:
         """The answers to these commands, and that of a script after them, in one round trip; None in its place: the
         server does not know the script yet. Raises StoreUnavailable."""
-        await self._take_along()
-        async with self._using() as node:
+
+        async def run(node: Node) -> tuple[list[Any], Any]:
             *replies, last = await node.run([*commands, ("EVALSHA", script.digest, len(keys), *keys, *arguments)])
             if isinstance(last, hiredis.ReplyError):
                 if not str(last).startswith("NOSCRIPT"):
                     raise last
                 last = None
             return [shaped(*one) for one in zip(commands, replies, strict=True)], last
+
+        await self._take_along()
+        return await self._ask(run)
 
     async def next_trip(self) -> None:
         """Returns right before other commands are sent, or soon. What its caller runs then goes out before these, in
@@ -184,13 +192,17 @@ class Link:
     async def block(self, *command: Any, seconds: float) -> Any:
         """The answer to a command that waits for up to `seconds`. Raises StoreUnavailable, also if the connection was
         cut and can be opened again."""
-        async with self._using(waits=True) as node:
+
+        async def run(node: Node) -> Any:
             return shaped(command, await node.block(command, seconds))
 
-    @contextlib.asynccontextmanager
-    async def _using(self, *, waits: bool = False, sending: Sending | None = None) -> AsyncIterator[Node]:
-        """`waits`: the command itself waits, so that its time says nothing. A cut of its connection says nothing
-        either, as it is not sent again. `sending`: it writes."""
+        return await self._ask(run, waits=True)
+
+    async def _ask[T](
+        self, run: Callable[[Node], Awaitable[T]], *, waits: bool = False, sending: Sending | None = None
+    ) -> T:
+        """What `run` returns. `waits`: the command itself waits, so that its time says nothing. A cut of its connection
+        says nothing either, as it is not sent again. `sending`: it writes."""
         if self._node is None:
             self.fail("not open")
         breaker, traffic = self.breaker, self.traffic
@@ -203,12 +215,13 @@ class Link:
             async with asyncio.timeout(None) as limit:
                 breaker.enter(limit)
                 try:
-                    yield self._node
+                    result = await run(self._node)
                 finally:
                     breaker.leave(limit)
             now = breaker.answered()
             if not waits:
                 traffic.answered(now - began)
+            return result
         except (hiredis.HiredisError, OSError) as error:
             if breaker.is_open:  # since another operation has waited in vain
                 traffic.failures["skipped"] += 1

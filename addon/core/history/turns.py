@@ -105,7 +105,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         return [decode(memoryview(body)[start:end]) for start, end in self.spans]
 
     def word_count(self, body: bytes) -> int:
-        """The number of different words in the turn, as `count_words` counts them."""
+        """The number of different words in the turn, as `count_words` counts them, which stops early."""
         if self._word_count < 0:
             try:
                 self._word_count = count_words(part for content in self.contents(body) for part in parts_of(content))

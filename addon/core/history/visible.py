@@ -104,17 +104,23 @@ def _with_text(texts: Sequence[msgspec.Raw], digest: xxhash.xxh3_128) -> tuple[b
 
 
 _SEARCHED = 1000
-"""How many characters of a part are searched for words: no threshold needs very many."""
+"""How many characters of a part are searched for words."""
 
 _WORD = re.compile(r"[^\W_]{2,}")
 _UNSPACED = "\u2e80"
 """The first character of the scripts without spaces between words."""
 
 
+ENOUGH_WORDS = 8
+"""Up to so many are counted: no threshold needs more."""
+
+
 def count_words(parts: Iterable[Document]) -> int:
-    """The number of different words in the texts, calls and responses of (decoded) parts. Two characters of a script
-    without spaces count as one word. Only the beginning of a long part is searched. Thoughts and media do not count."""
+    """The number of different words in the texts, calls and responses of (decoded) parts, at most `ENOUGH_WORDS`. Two
+    characters of a script without spaces count as one word. Only the beginning of a long part is searched. Thoughts and
+    media do not count."""
     words: set[str] = set()
+    count = 0
     for part in parts:
         if part.get("thought"):
             continue
@@ -122,9 +128,15 @@ def count_words(parts: Iterable[Document]) -> int:
         for kind, payload in (("functionCall", "args"), ("functionResponse", "response")):
             if isinstance(call := get(part, kind), dict):
                 text = f"{get(call, 'name')} {get(call, payload)}"
-        if isinstance(text, str):
-            words.update(_WORD.findall(text[:_SEARCHED].casefold()))
-    return sum(1 if word[0] < _UNSPACED else (len(word) + 1) // 2 for word in words)
+        if not isinstance(text, str):
+            continue
+        for match in _WORD.finditer(text[:_SEARCHED].casefold()):
+            if (word := match[0]) not in words:
+                words.add(word)
+                count += 1 if word[0] < _UNSPACED else (len(word) + 1) // 2
+                if count >= ENOUGH_WORDS:
+                    return ENOUGH_WORDS
+    return count
 
 
 _PLAIN_BLOB = re.compile(rb'{(?:"mimeType":("[^"\\]*"),)?"data":"')
