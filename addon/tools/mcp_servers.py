@@ -132,7 +132,9 @@ class McpSource(ToolSource):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await outcomes_of([self._close()], uncancelled=True)  # a process whose end nobody awaits may stay
+        (failure,) = await outcomes_of([self._close()], uncancelled=True)  # a process whose end nobody awaits may stay
+        if failure is not None:
+            raise failure
 
     async def _close(self) -> None:
         await self._connection.close()

@@ -281,6 +281,16 @@ async def test_closing_that_is_cancelled_ends_the_process_first() -> None:
             os.kill(pid, 0)
 
 
+async def test_closing_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails() -> None:
+        raise RuntimeError("oh")
+
+    source = McpSource("s", STDIO)
+    monkeypatch.setattr(source._connection, "close", fails)
+    with pytest.raises(RuntimeError, match="oh"):
+        await source.__aexit__(None, None, None)
+
+
 async def test_a_start_that_is_cancelled_leaves_no_process_that_checks_tools(
     monkeypatch: pytest.MonkeyPatch, until: Any
 ) -> None:
