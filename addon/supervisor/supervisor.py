@@ -227,7 +227,9 @@ class Supervisor:
 
 def say(words: str) -> None:
     with suppress(OSError):  # nobody may be reading the output
-        print(f"toolgraft: {words}", file=sys.stderr, flush=True)
+        # one write: its processes write to the same place, and `print` makes two where Python does not buffer
+        sys.stderr.write(f"toolgraft: {words}\n")
+        sys.stderr.flush()
 
 
 def supervise(count: int, command: Sequence[str]) -> int:
