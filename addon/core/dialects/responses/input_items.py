@@ -74,6 +74,8 @@ def input_page(stored: Sequence[Document], contents: Sequence[Document], query: 
 
 def whole_items(stored: Sequence[Document], contents: Sequence[Document]) -> list[Document]:
     """The items as they were given. `contents`: those that the request added to the history."""
+    if not any(map(_is_slim, stored)):
+        return list(stored)
     blobs = list(_blobs(contents))
     return [_with_parts(item, lambda part: _whole(part, blobs)) for item in stored]
 
@@ -126,6 +128,16 @@ def _slim(part: Document, places: dict[str, int]) -> Document:
         if data in places:
             return {**part, name: {"head": head, "blob": places[data]}}
     return part
+
+
+def _is_slim(item: Document) -> bool:
+    return any(
+        isinstance(part.get(name), dict)
+        for member in ("content", "output")
+        if isinstance(parts := item.get(member), list)
+        for part in parts
+        for name in _DATA
+    )
 
 
 def _whole(part: Document, blobs: Sequence[str]) -> Document:
