@@ -25,7 +25,8 @@ _TABS = {"live": ("requests", "live"), "calls": ("calls",), "turns": ("turns",)}
 
 
 async def table(effort: Effort) -> list[Row]:
-    effort = effort.longer(3)
+    # Long rounds: each opens the pages anew, which is not what open pages take.
+    effort = Effort(max(2, effort.rounds // 2), 10 * effort.seconds, effort.requests)
     with upstream() as port, grafted(port, None, f"graft_tools={TOOLS}") as side:
         loop = f"{PATH}?loop=noop"
         return [

@@ -1,6 +1,7 @@
-"""Tells pages what kinds of records have changed, a few times a second at most; they fetch what they show."""
+"""Tells pages what kinds of records have changed, once a second at most; they fetch what they show."""
 
 import asyncio
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import partial
 from typing import Annotated
@@ -24,6 +25,8 @@ router = Group("console")
 
 _PAUSE = 1.0
 """Seconds in which changes are gathered: a page that is fetched for each of them would cost more than it tells."""
+_PAUSE_WHEN_BUSY = 2.0
+"""The same once there were as many as are looked at: each page that is fetched takes from what the proxy serves."""
 _MOST = 64
 """Events that are looked at each time."""
 _KEEP_ALIVE = 15.0
@@ -77,17 +80,19 @@ class _Changes(Response):
         async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
                 self._after = await store.last_event_id()
-                waiting = await _waiting(store)
+                waiting, pause = await _waiting(store), _PAUSE
                 sources = [self._stored] if requests is None else [self._stored, partial(_request, requests)]
                 async with Waits(*sources) as waits:
                     while happened := await watcher.wait(waits.next()):
                         if happened is _Happened.NOTHING:
                             await write(b": keep-alive\n\n")
                         else:
-                            if await watcher.wait(asyncio.sleep(_PAUSE, result=True)) is None:
+                            if await watcher.wait(asyncio.sleep(pause, result=True)) is None:
                                 break
                             after, self._after = self._after, await store.last_event_id()
-                            kinds, waiting = await _changed(store, after, waiting)
+                            events = await store.events(after=after, limit=_MOST)
+                            kinds, waiting = await _changed(store, events, waiting)
+                            pause = _PAUSE if len(events) < _MOST else _PAUSE_WHEN_BUSY
                             if requests is not None:
                                 kinds.append("requests")
                             await write(b"".join(map(_message, kinds)))
@@ -113,10 +118,10 @@ async def _request(requests: RequestEvents) -> _Happened:
 _KINDS = ("calls", "approvals", "turns", "sessions")
 
 
-async def _changed(store: Store, after: str, waiting: frozenset[str]) -> tuple[list[str], frozenset[str]]:
-    """What has changed since an event, and the calls that wait for an approval now. `waiting`: those that did then: a
-    call may stop waiting because somebody decides elsewhere, or because nobody does in time."""
-    events = await store.events(after=after, limit=_MOST)
+async def _changed(store: Store, events: Sequence[Event], waiting: frozenset[str]) -> tuple[list[str], frozenset[str]]:
+    """What these events have changed, the first `_MOST` since the page was told, and the calls that wait for an
+    approval now. `waiting`: those that did then: a call may stop waiting because somebody decides elsewhere, or because
+    nobody does in time."""
     families = {event.type.partition(".")[0] for event in events}
     found = set()
     if families & {"call", "turn"}:

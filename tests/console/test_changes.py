@@ -1,5 +1,6 @@
 """The stream that tells pages what has changed."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx2
@@ -33,6 +34,7 @@ def kind_of(block: str) -> str:
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_PAUSE", 0.0)
+    monkeypatch.setattr(changes, "_PAUSE_WHEN_BUSY", 0.0)
 
 
 async def test_each_kind_of_change_is_named(stream: Exchange, store: Store, capture: Capture) -> None:
@@ -60,6 +62,29 @@ async def test_more_changes_than_are_looked_at_are_everything_but_no_approval_is
         await capture(f"call_{number}")
     await capture("call_200", approval="waiting", owner="loop", loop_id="loop_1")
     assert [kind_of(await stream.block()) for _ in range(4)] == EVERYTHING
+
+
+async def test_a_busy_store_is_looked_at_less_often(
+    stream: Exchange, capture: Capture, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, result: object = None) -> object:
+        if result is not None:
+            pauses.append(seconds)
+        return await sleep(0, result)
+
+    monkeypatch.setattr(changes, "_PAUSE", 0.01)
+    monkeypatch.setattr(changes, "_PAUSE_WHEN_BUSY", 0.02)
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    for number in range(100):
+        await capture(f"call_{number}")
+    assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "turns", "sessions"]
+    for _ in range(2):
+        await store.put_policy("one", Policy(delivery="placeholder"))
+        assert kind_of(await stream.block()) == "sessions"
+    assert pauses[-2:] == [0.02, 0.01]
 
 
 async def test_the_stream_ends_when_the_server_stops(stream: Exchange, app: ControlApp) -> None:
