@@ -32,6 +32,7 @@ from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
 from addon.web.access import ANYONE, OWNER, SESSION_HEADER, Access, Right, needs_of
 from addon.web.audit import Audit
+from addon.web.disconnect import EndEvent
 from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, invalid, problem_of, refusal
 from addon.web.tokens import Tokens
@@ -85,7 +86,7 @@ class ApiContext:
     """Begins a call of a session's tool for somebody who tries it."""
     restart_server: Callable[[str], Awaitable[bool]] | None = None
     """Restarts an MCP server in all processes of the proxy. Returns whether there is such a server. Raises OSError."""
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: EndEvent = field(default_factory=EndEvent)
     draining: bool = False
     active_requests: int = 0
 
@@ -93,7 +94,7 @@ class ApiContext:
         """Whether this request was a page's, and the page's session has ended since. Raises OSError."""
         return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope.get("headers", ())))
 
-    def ends(self, caller: Access) -> Sequence[asyncio.Event]:
+    def ends(self, caller: Access) -> Sequence[EndEvent]:
         """The events that end a long answer to this caller."""
         return [self.ending] if caller in (OWNER, ANYONE) else [self.ending, self.tokens.end(caller)]
 
