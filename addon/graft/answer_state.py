@@ -6,7 +6,6 @@ from functools import partial
 from addon.core.answers.answer import AnswerRewriter, Candidate
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document
-from addon.core.history.request import Request
 from addon.graft.effects import Effect, End, Note, Pause, Save, Send, Start
 from addon.graft.exchange import Exchange
 from addon.graft.initial_states import InitialStates
@@ -20,7 +19,7 @@ from addon.settings import Settings
 
 
 class AnswerState:
-    """`request`: what a loop sends upstream; None: the answer ends with the first upstream answer. `reading`: the
+    """`body`: what a loop sends upstream; None: the answer ends with the first upstream answer. `reading`: the
     present upstream answer. `unfinished`: the incomplete answer that the present round continues. `has_unsaved`: the
     store failed to take something of the answer."""
 
@@ -30,13 +29,13 @@ class AnswerState:
         settings: Settings,
         clock: Callable[[], float],
         owners: Owners,
-        request: Request | None,
+        body: bytes | None,
         loop_id: str | None,
     ) -> None:
         self.exchange = exchange
         self.wire = exchange.wire
         self.settings = settings
-        self.rounds = rounds = Rounds(exchange, request, owners)
+        self.rounds = rounds = Rounds(exchange, body, owners)
         self.joined = JoinedRounds()
         self.writer = ResponseWriter(self.wire, self.joined, is_loop=rounds.is_loop)
         self.initial_states = initial_states = InitialStates(owners, rounds, exchange.config, loop_id)

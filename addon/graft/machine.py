@@ -13,7 +13,6 @@ from functools import partial
 
 from addon.core.framing.documents import Document
 from addon.core.framing.encoding import TooLong
-from addon.core.history.request import Request
 from addon.graft.answer_end import AnswerEnd
 from addon.graft.answer_errors import AnswerErrors, BadAnswer
 from addon.graft.answer_events import AnswerEvents
@@ -28,7 +27,7 @@ from addon.surfaces.base import Framing
 
 
 class AnswerMachine:
-    """`request`: what a loop sends upstream; None: the answer ends with the first upstream answer. `owners`: who runs
+    """`body`: what a loop sends upstream; None: the answer ends with the first upstream answer. `owners`: who runs
     each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any."""
 
     def __init__(
@@ -37,11 +36,11 @@ class AnswerMachine:
         settings: Settings,
         clock: Callable[[], float],
         owners: Owners,
-        request: Request | None = None,
+        body: bytes | None = None,
         loop_id: str | None = None,
     ) -> None:
         self.exchange = exchange
-        self._state = state = AnswerState(exchange, settings, clock, owners, request, loop_id)
+        self._state = state = AnswerState(exchange, settings, clock, owners, body, loop_id)
         self._writer = state.writer
         self._errors = AnswerErrors(state)
         self._events = AnswerEvents(state, self._errors)

@@ -28,22 +28,43 @@ class Over(NamedTuple):
     outcome: str
 
 
-class Rounds:
-    """`request` None: there is no loop. `number` counts the requests upstream. `runs_calls`: whether any call of this
-    answer is run at all. With several candidates, each is a turn of its own and the client may continue any of them, so
-    nobody runs their calls."""
+class LoopRequest:
+    """What a loop sends upstream first. Most answers end with the first round, so the body is read only when a further
+    request is made of it; a wire of another language reads it at once, and remembers it."""
 
-    def __init__(self, exchange: Exchange, request: Request | None, owners: Owners) -> None:
+    def __init__(self, exchange: Exchange, body: bytes) -> None:
+        self.body = body
+        self.token = _token_in(exchange.request)
+        self._wire = exchange.wire
+        self._read = exchange.request if exchange.request.body is body else None
+        if self._read is None and not self._wire.native:
+            self._read = self._wire.read(body)
+
+    def changed(self, added: Sequence[Document], mode: str | None, token: str | None) -> bytes:
+        """The request with `added` after its own Contents. Arguments as in `Wire.next_request`."""
+        if self._read is None:
+            if not added and mode is None and token == self.token:
+                return self.body
+            self._read = self._wire.read(self.body)
+        return self._wire.next_request(self._read, added, mode, token)
+
+
+class Rounds:
+    """`body`: what a loop sends upstream; None: there is no loop. `number` counts the requests upstream. `runs_calls`:
+    whether any call of this answer is run at all. With several candidates, each is a turn of its own and the client may
+    continue any of them, so nobody runs their calls."""
+
+    def __init__(self, exchange: Exchange, body: bytes | None, owners: Owners) -> None:
         self.number = 0
         self._exchange = exchange
-        self._request = request
-        self._loop = None if request is None else _tool_loop(exchange)
+        self._request = None if body is None else LoopRequest(exchange, body)
+        self._loop = None if body is None else _tool_loop(exchange)
         self._owners = owners
         self._generation = generation(exchange.model)
         self.has_one_candidate = _candidate_count(exchange.request) == 1
-        self.runs_calls = request is not None and self.has_one_candidate and _runs_calls(exchange)
+        self.runs_calls = body is not None and self.has_one_candidate and _runs_calls(exchange)
         self._asked: Send | RunTools | None = None
-        self._token = _token_in(exchange.request)  # of the client's request, which the first of a loop has as well
+        self._token = None if self._request is None else self._request.token  # of the first request alone
         self._pieces = 0
         self._had_wrong_calls = False
 
@@ -122,7 +143,7 @@ class Rounds:
         token, self._token = asked.token or self._token, None
         if asked.token is None:
             self.number += 1
-        return self._exchange.wire.next_request(self._request, asked.added, asked.mode, token)
+        return self._request.changed(asked.added, asked.mode, token)
 
     # --- what a round comes to --------------------------------------------------------------------------------
 

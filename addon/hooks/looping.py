@@ -105,14 +105,17 @@ class Looping:
         origin = Origin(exchange.config.session, start.client)
         loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
         upstream = Upstream(self.pool.client_for, self.shadow_flows.of(loop_client), self.pool.direct_for)
+        is_changed = body != start.grafted
         try:
+            if is_changed:
+                exchange.wire.read(body)  # what the grafter wrote is a request
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:
             runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
             return self.routing.redirected_request(flow)
         self._asked_for_stream[flow] = streams
         # the requests to the model are separate flows; this one shows the client's body, unless an addon changed it
-        if body == start.grafted:
+        if not is_changed:
             set_body(flow.request, start.client)
         address_in_url = flow.request.host, flow.request.port
         if flow.server_conn.address != address_in_url:

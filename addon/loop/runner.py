@@ -80,16 +80,14 @@ class Runner:
         self.exchange = exchange
         self.config = exchange.config
         self.address = address
-        self.wire = exchange.wire
-        known = exchange.request
-        self.request = known if known.body is body else self.wire.read(body)
+        self.body = body
         self.loop_id = secrets.token_hex(8)
         self.machine = AnswerMachine(
             exchange,
             grafter.settings,
             grafter.store.clock,
             executors,
-            self.request,
+            body,
             self.loop_id,
         )
         self.limit = asyncio.Semaphore(self.config.parallel)

@@ -190,4 +190,4 @@ async def _answer(runner: Runner, answer: LoopAnswer) -> None:
 
 async def _refuse(runner: Runner, send: Send, code: int, status: str, message: str) -> None:
     await send(Head(code, [(b"content-type", b"application/json; charset=UTF-8")]))
-    await send(runner.wire.error(replies.error(code, status, f"toolgraft: {message}")))
+    await send(runner.exchange.wire.error(replies.error(code, status, f"toolgraft: {message}")))

@@ -10,6 +10,7 @@ import pytest
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, decode, encode
+from addon.core.history.request import Request
 from addon.graft import journal, reading
 from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
@@ -21,7 +22,7 @@ from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
 from store.backends.memory import MemoryStore
 from store.base import Store
-from tests.contents import call, user
+from tests.contents import call, model, user
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
 
 TARGETS = {
@@ -71,7 +72,7 @@ class Driven:
         self.exchange = exchange
         self.cut = cut
         self.done: list[Effect] = []
-        self.machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request)
+        self.machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request.body)
         self.take(self.machine.start())
 
     def take(self, effects: bytes | Iterable[Effect]) -> None:
@@ -220,3 +221,33 @@ async def test_a_stream_begins_at_once_and_has_one_end(graft: Graft, form: str) 
     assert driven.order[:2] == ["Send", "Begin"]
     assert driven.output.count(b'"finishReason"') == 1
     assert b"functionCall" not in driven.output
+
+
+async def test_a_request_is_sent_as_it_is_and_read_only_for_a_further_round(
+    graft: Graft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await graft.tools(WEATHER)
+    exchange = await exchange_of(graft, TARGETS["sse"])
+    body, read = encode({"contents": [user("hi"), model("ho"), user("go")]}), list[bytes]()
+    whole = exchange.wire.read
+
+    def note(data: bytes) -> Request:
+        read.append(data)
+        return whole(data)
+
+    monkeypatch.setattr(exchange.wire, "read", note)
+    machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), body)
+    (sent,) = machine.start()
+    assert isinstance(sent, Send)
+    assert sent.body is body
+    machine.begin(EVENTS)
+    output = machine.feed(body_of(exchange.target, [answer(call(args={"city": "Oslo"}, id="x"))]))
+    assert not isinstance(output, bytes)
+    effects = [*output, *machine.finish()]
+    assert not read
+    (wait,) = [one for one in effects if isinstance(one, Wait)]
+    *_, following = machine.take_responses({one.call_id: {"response": {"celsius": 1}} for one in wait.calls})
+    assert isinstance(following, Send)
+    assert read == [body]
+    assert decode(following.body)["contents"][:3] == decode(body)["contents"]
+    assert len(decode(following.body)["contents"]) == 5

@@ -185,7 +185,7 @@ async def test_of_a_later_round_of_a_loop(graft: Graft, name: str) -> None:
 
     async def work(count: int) -> Work:
         work, exchange, waits = Work(), await exchange_of(graft, name), list[Wait]()
-        machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request)
+        machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request.body)
 
         def take(effects: bytes | Iterable[Effect]) -> None:
             waits.extend(one for one in effects if isinstance(one, Wait))

@@ -76,9 +76,8 @@ class Loop:
         self.grafter = grafter
         self.rounds = iter(rounds)
         self.results = iter(results)
-        request = exchange.wire.read(sent.body)
         self.machine = AnswerMachine(
-            exchange, grafter.settings, grafter.store.clock, owners or Runs(grafter.store), request
+            exchange, grafter.settings, grafter.store.clock, owners or Runs(grafter.store), sent.body
         )
         self.visible = b""
         self.following: Effect | None = None
