@@ -60,7 +60,7 @@ class Worker:
         """Serve until `stop` is set. Running calls then have GRACE seconds to finish, or less if `hurry` is set; the
         rest is returned. Raises Refused if the proxy refuses the tools or the token."""
         self._tools = {tool.declaration["name"]: tool for tool in await self._source.list_tools()}
-        serving = asyncio.ensure_future(self._serve())
+        serving = asyncio.ensure_future(self._serve(stop))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +87,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*unfinished, hurrying, return_exceptions=True)
 
-    async def _serve(self) -> None:
+    async def _serve(self, stop: asyncio.Event) -> None:
         delay, reachable = FIRST_DELAY, True
         while True:
             try:
@@ -99,7 +99,8 @@ class Worker:
                 if self._is_serving:  # the previous claim was interrupted
                     await self._return_unknown()
                 self._is_serving = True
-                await self._claim_forever()
+                await self._claim_until(stop)
+                return
             except Unreachable as error:
                 if reachable:
                     self._report({"event": "unreachable", "error": str(error)})
@@ -134,15 +135,16 @@ class Worker:
                 if error.status != 412:
                     raise
 
-    async def _claim_forever(self) -> None:
+    async def _claim_until(self, stop: asyncio.Event) -> None:
+        """A call that is claimed while the worker is being stopped does not begin: it is returned."""
         query = {"session": self._session, "names": list(self._tools), "wait": WAIT}
         claim = {**query, "lease": self._lease, "worker": self._name}
-        while True:
+        while not stop.is_set():
             await self._free.acquire()
             has_begun = False
             try:
                 answer = await self._api.request("POST", "/v1/calls/claim", claim, timeout=WAIT + 10)
-                if answer.status_code == 200:
+                if answer.status_code == 200 and not stop.is_set():
                     self._begin(answer.json())
                     has_begun = True
             finally:

@@ -172,7 +172,6 @@ async def test_a_worker_that_is_stopped_finishes_what_it_runs_and_takes_no_more(
         await bench.capture("c1")
         await served.until("claimed")
         served.stop.set()
-        await asyncio.sleep(0)
         await bench.capture("c2")
         asyncio.get_running_loop().call_later(0.05, go.set)
         await served.task
