@@ -341,11 +341,11 @@ class Response(Record):
 
 class UndeliveredAnswer(NamedTuple):
     """An answer that its client does not have yet. `key` identifies the request, so that the same request, sent again,
-    gets `answer`. `proxy_id`: the proxy that hands the answer over."""
+    gets `answer`; None: the response's document says all of it. `proxy_id`: the proxy that hands the answer over."""
 
     key: bytes
     proxy_id: str
-    answer: Document
+    answer: Document | None
 
 
 class GivenCall(NamedTuple):

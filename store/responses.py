@@ -84,7 +84,7 @@ class Responses(abc.ABC):
     @abc.abstractmethod
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
-    ) -> tuple[str, Document] | None:
+    ) -> tuple[str, Document | None] | None:
         """Take the newest undelivered answer to the request with this key that broke off at most `window` seconds ago,
         with its response's id; None: there is none. If the answer's proxy has lost its lease, the answer broke off when
         the proxy was last alive.

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from addon.core.framing.documents import Document
+from addon.gateway.item_references import without_input
 from addon.graft.owners import Owners
 from addon.graft.shell import PATIENCE
 from addon.loop.runner import Runner
@@ -55,11 +56,12 @@ class Handover:
         self._response_id, answer = found
         self._owners.late_writes.forget(_key(self._response_id, whole=False))
         logger.info("session %s: a request was sent again and gets the stored answer", self._session)
-        for turn_id in (await self._store.response(self._session, self._response_id)).turns:
+        response = await self._store.response(self._session, self._response_id)
+        for turn_id in response.turns:
             # Delivered with the answer: the next request like this one is new.
             await self._store.mark_delivered(self._session, turn_id)
         await self._store.sync()  # a failed sync may be why the answer did not reach the client
-        return answer
+        return without_input(response.document or {}) if answer is None else answer
 
     @property
     def turns(self) -> list[str]:
@@ -71,8 +73,9 @@ class Handover:
         """The id of the answer's turn in the ledger, if it has one, else ""."""
         return next((runner.first_turn for runner in self.runners if runner.first_turn), "")
 
-    def undelivered(self, answer: Document) -> UndeliveredAnswer | None:
-        """The record that is stored with the response until the client has the answer."""
+    def undelivered(self, answer: Document | None) -> UndeliveredAnswer | None:
+        """The record that is stored with the response until the client has the answer. None: the response's document
+        has all of it."""
         return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)
 
     def mark_stored(self, response_id: str) -> None:

@@ -33,6 +33,11 @@ class ItemIds:
         return f"{kind}_{self._stem}{self._count:04x}"
 
 
+def without_input(document: Document) -> Document:
+    """A stored Response object as its client has it."""
+    return {name: value for name, value in document.items() if name != INPUT}
+
+
 async def resolved(store: Store, session: str, body: Any, max_body: int) -> Any:
     """The body of a request with the items in place of the references to them; they count by `max_body` as if they were
     in it. Raises Problem (404, 413)."""

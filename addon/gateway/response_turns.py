@@ -264,7 +264,7 @@ class ResponseTurns:
                 settings=turn.settings,
                 calls=calls,
                 document=document,
-                answer=answer,
+                answer=answer if document is None else None,
                 handover=turn.handover,
             )
         if clients_own and turn.local is not None:

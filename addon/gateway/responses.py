@@ -20,7 +20,7 @@ from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import FrontDoor
 from addon.gateway.handover import Handover, HandoverResponse
-from addon.gateway.item_references import INPUT, ItemIds
+from addon.gateway.item_references import INPUT, ItemIds, without_input
 from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import Events, ResponseTurns
 from addon.gateway.sealing import Sealing
@@ -238,8 +238,7 @@ class ResponsesRoutes(FrontDoor):
             run = self.background.run(session, response_id)
             with suppress(Problem):
                 if run is None or run.over.is_set():
-                    document = (await self._response(session, response_id)).document or {}
-                    return {name: value for name, value in document.items() if name != INPUT}
+                    return without_input((await self._response(session, response_id)).document or {})
             if (found := await self.background.response(session, response_id)) is not None:
                 return found
         raise _unknown(response_id)

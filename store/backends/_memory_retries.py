@@ -55,7 +55,7 @@ class MemoryRetries(MemoryCalls):
 
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
-    ) -> tuple[str, Document] | None:
+    ) -> tuple[str, Document | None] | None:
         self._check_open()
         steady = self._clocks.steady()
         times: dict[str, Any] = {"proxies": self._proxies(steady), "last_alive": self._last_alive, "window": window}

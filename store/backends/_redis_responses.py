@@ -273,7 +273,7 @@ def _columns(value: bytes) -> Document | None:
     return found if isinstance(found, dict) else None
 
 
-def _json(document: Document) -> str:
+def _json(document: Document | None) -> str:
     # as in a record
     return pydantic_core.to_json(document, inf_nan_mode="null").decode()
 

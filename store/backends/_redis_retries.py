@@ -122,12 +122,12 @@ class RedisRetries(RedisLedger, RedisResponses):
 
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
-    ) -> tuple[str, Document] | None:
+    ) -> tuple[str, Document | None] | None:
         start = values.prefix(key)
         low, high = values.within(start)
         taken = ""
 
-        def compute(tx: Transaction) -> tuple[str, Document] | None:
+        def compute(tx: Transaction) -> tuple[str, Document | None] | None:
             nonlocal taken
             index: Command = ("ZREVRANGEBYLEX", tx.keys.of(session, "unsent_key"), high, low)
             (entries,) = tx.need(index)

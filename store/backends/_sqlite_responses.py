@@ -41,7 +41,7 @@ class SqliteResponses(SqliteBase):
         session, name = response.session, response.conversation
         record = response.model_dump_json(exclude={"tools", "document"})
         tools, document = _text(response.tools), _text(response.document)
-        answer = None if undelivered is None else _text(undelivered.answer)
+        answer = None if undelivered is None else _json(undelivered.answer)
         calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
         with Transaction(self) as tx:
             if name is not None and (current := self._head(session, name)) != head:
@@ -169,8 +169,12 @@ def _delete(tx: Transaction, session: str, response_id: str, seq: int) -> None:
 
 
 def _text(document: Document | None) -> str | None:
+    return None if document is None else _json(document)
+
+
+def _json(document: Document | None) -> str:
     # as in a record
-    return None if document is None else pydantic_core.to_json(document, inf_nan_mode="null").decode()
+    return pydantic_core.to_json(document, inf_nan_mode="null").decode()
 
 
 def _response_of(record: str, tools: str | None, document: str | None) -> Response:

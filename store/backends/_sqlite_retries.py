@@ -88,7 +88,7 @@ class SqliteRetries(SqliteCalls):
 
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
-    ) -> tuple[str, Document] | None:
+    ) -> tuple[str, Document | None] | None:
         if not self._rows("SELECT 1 FROM unsent WHERE session = ? AND key = ?", session, key):
             return None
         with Transaction(self) as tx:

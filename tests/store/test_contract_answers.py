@@ -41,6 +41,16 @@ async def test_an_answer_that_was_not_handed_over_is_taken_as_it_was_kept(store:
     assert await store.take_answer("one", KEY, window=60.0, proxy_id="p1") == ("r1", kept)
 
 
+async def test_an_answer_can_be_the_document_of_its_response(store: Store) -> None:
+    await store.hold("p1", 60.0)
+    await store.add_response(a_response("r1"), undelivered=UndeliveredAnswer(KEY, "p1", None))
+    for _ in range(2):
+        await store.mark_not_handed_over("one", "r1")
+        assert await store.take_answer("one", KEY, window=60.0, proxy_id="p1") == ("r1", None)
+    await store.mark_handed_over("one", "r1")
+    assert await try_take(store) is None
+
+
 async def test_an_answer_is_taken_once_and_again_once_it_has_broken_off_again(store: Store) -> None:
     await answered(store)
     for _ in range(3):
