@@ -41,7 +41,7 @@ class _Entry:
 
 
 class RecentRequests:
-    """`passed`: the requests that have begun since the start. `version` changes with each beginning and each end.
+    """`version` changes with each beginning and each end.
     `has_siblings`: other processes of the proxy have requests as well. `bodies`: those that are kept."""
 
     def __init__(self, most: int = MOST, *, has_siblings: bool = False, most_bodies: int = MOST) -> None:
@@ -49,10 +49,10 @@ class RecentRequests:
         self.usage = SessionUsage()
         self.bodies = KeptRequests(most_bodies)
         self.version = 0
-        self.passed = 0
         self._running: dict[int, _Entry] = {}
         self._ended: deque[_Entry] = deque(maxlen=most)
         self._prefix = secrets.token_hex(4)
+        self._count = 0
         self._listeners: set[asyncio.Event] = set()
 
     @property
@@ -60,8 +60,9 @@ class RecentRequests:
         return len(self._running)
 
     @property
-    def kept(self) -> int:
-        return len(self._running) + len(self._ended)
+    def forgotten(self) -> int:
+        """The requests since the start that are not kept any more."""
+        return self._count - len(self._running) - len(self._ended)
 
     def begin(self, summary: Summary, bodies: Bodies | None = None) -> None:
         self._running[id(summary)] = entry = self._entry(summary, 0.0)
@@ -117,9 +118,9 @@ class RecentRequests:
             self._listeners.discard(event)
 
     def _entry(self, summary: Summary, seconds: float) -> _Entry:
-        self.passed += 1
+        self._count += 1
         began, began_at = time.monotonic() - seconds, time.time() - seconds
-        return _Entry(f"req_{self._prefix}{self.passed:0{_DIGITS}x}", summary, began, began_at)
+        return _Entry(f"req_{self._prefix}{self._count:0{_DIGITS}x}", summary, began, began_at)
 
     def _changed(self) -> None:
         self.version += 1

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from addon.console.rendering import page
-from addon.control.routes.requests import RequestsQuery, State, records
+from addon.control.routes.requests import RequestsQuery, State, records_and_forgotten
 from addon.web.access import needs
 from addon.web.describe import Group
 from addon.web.routing import ApiDep, Query
@@ -54,12 +54,10 @@ class Bar:
 @router.get("/console/parts/live", include_in_schema=False)
 @needs("read")
 async def live(api: ApiDep, query: Annotated[_Live, Query()]) -> Response:
-    found = await records(api, query)
+    found, forgotten = await records_and_forgotten(api, query)
     requests = [(one, waterfall(one)) for one in found]
-    return page(
-        "live.html",
-        {"requests": requests, "query": query, "states": _STATES, "kept": api.recent.kept, "passed": api.recent.passed},
-    )
+    values = {"requests": requests, "query": query, "states": _STATES, "forgotten": forgotten}
+    return page("live.html", values)
 
 
 def waterfall(record: Mapping[str, Any]) -> list[Bar]:

@@ -381,6 +381,7 @@ class Runtime:
             "mcp": [asdict(state) for state in source.server_states()] if source is not None else [],
             "metrics": self.metrics.render().decode(),
             "recent": self.recent.records() if member is not None else [],
+            "forgotten": self.recent.forgotten,
             "usage": self.recent.usage.describe() if member is not None else {},
         }
 

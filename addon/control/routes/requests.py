@@ -136,19 +136,32 @@ async def list_requests(api: ApiDep, query: Annotated[RequestsQuery, Query()]) -
 
 async def records(api: ApiContext, query: RequestsQuery) -> Sequence[dict[str, Any]]:
     """Newest first. Raises Problem (503)."""
+    found, _ = await records_and_forgotten(api, query)
+    return found
+
+
+async def records_and_forgotten(api: ApiContext, query: RequestsQuery) -> tuple[Sequence[dict[str, Any]], int]:
+    """The records, newest first, and how many requests of all processes are not kept any more. Raises Problem (503)."""
     if api.recent.has_siblings:
-        each = [one for state in await states(api) for one in state["recent"]]
-        found = sorted(each, key=lambda one: float(one["began_at"]), reverse=True)
+        each = await states(api)
+        found = sorted((one for state in each for one in state["recent"]), key=_began_at, reverse=True)
+        # a process of the version before, which is about to be replaced, does not say it
+        forgotten = sum(state.get("forgotten", 0) for state in each)
     else:
-        found = api.recent.records()
-    return [
+        found, forgotten = api.recent.records(), api.recent.forgotten
+    matching = [
         one
         for one in found
         if query.session in (None, one["session"])
         and query.state in (None, one["state"])
         and query.turn_id in (None, one["turn_id"])
         and (query.tool is None or any(call["name"] == query.tool for call in one["calls"]))
-    ][: query.limit]
+    ]
+    return matching[: query.limit], forgotten
+
+
+def _began_at(record: dict[str, Any]) -> float:
+    return float(record["began_at"])
 
 
 # --- one request --------------------------------------------------------------------------------------------------
