@@ -12,10 +12,13 @@ from starlette.types import Receive, Scope, Send
 
 from addon.console.rendering import HEADERS
 from addon.control.request_events import RequestEvents
+from addon.control.routes.servers import Server, servers
 from addon.control.waiting import waiting_calls
+from addon.core.framing.documents import Document
 from addon.web.access import OWNER, needs
 from addon.web.describe import Group
 from addon.web.disconnect import DisconnectWatcher
+from addon.web.problems import Problem
 from addon.web.routing import ApiContext, ApiDep, Query
 from addon.web.waits import Waits
 from store.base import Store, StoreError
@@ -27,15 +30,23 @@ _PAUSE = 1.0
 """Seconds in which changes are gathered: a page that is fetched for each of them would cost more than it tells."""
 _PAUSE_WHEN_BUSY = 2.0
 """The same once there were as many as are looked at: each page that is fetched takes from what the proxy serves."""
+_PAUSE_FOR_TOOLS = 2.0
+"""Seconds between two looks at the tools of the proxy."""
 _MOST = 64
 """Events that are looked at each time."""
 _KEEP_ALIVE = 15.0
-_OF_REQUESTS = ("live", "connect", "request")
-"""The pages that show requests."""
+_FOLLOWED = {
+    "live": "requests",
+    "connect": "requests",
+    "request": "requests",
+    "sessions": "requests",
+    "tools": "tools",
+}
+"""What pages are told of that is not in the store: requests, and the tools of the proxy's files and MCP servers."""
 
 
 class _Page(BaseModel):
-    """`page`: the one that follows; only some are told of requests."""
+    """`page`: the one that follows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,7 +56,7 @@ class _Page(BaseModel):
 @router.get("/console/changes", include_in_schema=False)
 @needs("read", "approve")
 async def changes(api: ApiDep, query: Annotated[_Page, Query()]) -> Response:
-    return _Changes(api, with_requests=query.page in _OF_REQUESTS)
+    return _Changes(api, _FOLLOWED.get(query.page))
 
 
 class _Happened(IntEnum):
@@ -53,35 +64,36 @@ class _Happened(IntEnum):
 
     END = 0
     NOTHING = 1
-    SOMETHING = 2
+    STORED = 2
+    OTHER = 3
 
 
 class _Changes(Response):
-    """Server-Sent Events without data worth reading: `calls`, `approvals`, `turns`, `sessions`; `requests`
-    `with_requests`."""
+    """Server-Sent Events without data worth reading: `calls`, `approvals`, `turns`, `sessions`, and the `other`."""
 
-    def __init__(self, api: ApiContext, *, with_requests: bool = False) -> None:
+    def __init__(self, api: ApiContext, other: str | None = None) -> None:
         super().__init__(headers=HEADERS, media_type="text/event-stream")
         del self.headers["content-length"]
         self._api = api
-        self._requests = RequestEvents(api) if with_requests else None
+        self._kinds = _KINDS if other is None else (*_KINDS, other)
+        self._other = _SOURCES[other](api) if other is not None else None
         self._after = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def write(chunk: bytes, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
-        store, requests = self._api.store, self._requests
+        store, other = self._api.store, self._other
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if requests is not None:
-            await requests.start()
+        if other is not None:
+            await other.start()
         # A page that was away, or whose proxy is another now, fetches everything.
-        await write(b"".join(map(_message, _KINDS if requests is None else [*_KINDS, "requests"])))
+        await write(b"".join(map(_message, self._kinds)))
         async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
             try:
                 self._after = await store.last_event_id()
                 waiting, pause = await _waiting(store), _PAUSE
-                sources = [self._stored] if requests is None else [self._stored, partial(_request, requests)]
+                sources = [self._stored] if other is None else [self._stored, partial(_changed_of, other)]
                 async with Waits(*sources) as waits:
                     while happened := await watcher.wait(waits.next()):
                         if happened is _Happened.NOTHING:
@@ -93,8 +105,8 @@ class _Changes(Response):
                             events = await store.events(after=after, limit=_MOST)
                             kinds, waiting = await _changed(store, events, waiting)
                             pause = _PAUSE if len(events) < _MOST else _PAUSE_WHEN_BUSY
-                            if requests is not None:
-                                kinds.append("requests")
+                            if happened is _Happened.OTHER or isinstance(other, RequestEvents):
+                                kinds.append(self._kinds[-1])
                             await write(b"".join(map(_message, kinds)))
                         if self._api.has_ended(scope):
                             break
@@ -106,15 +118,43 @@ class _Changes(Response):
         now = asyncio.get_running_loop().time
         since = now()
         if await self._api.store.follow(None, self._after, _KEEP_ALIVE, limit=1):
-            return _Happened.SOMETHING
+            return _Happened.STORED
         return _Happened.END if now() - since < _KEEP_ALIVE / 2 else _Happened.NOTHING
 
 
-async def _request(requests: RequestEvents) -> _Happened:
-    await requests.change()
-    return _Happened.SOMETHING
+async def _changed_of(other: "RequestEvents | _ProxyTools") -> _Happened:
+    await other.change()
+    return _Happened.OTHER
 
 
+class _ProxyTools:
+    """The tools of the proxy's files and MCP servers, and these servers' state. No event tells of changes."""
+
+    def __init__(self, api: ApiContext) -> None:
+        self._api = api
+        self._found: tuple[Sequence[Document], Sequence[Server]] = ((), ())
+
+    async def start(self) -> None:
+        self._found = await self._look()
+
+    async def change(self) -> None:
+        """Wait until they are others than before."""
+        before = self._found
+        while True:
+            self._found = await self._look()
+            if self._found != before:
+                return
+            await asyncio.sleep(_PAUSE_FOR_TOOLS)
+
+    async def _look(self) -> tuple[Sequence[Document], Sequence[Server]]:
+        try:
+            listed = await servers(self._api)
+        except Problem:  # the supervisor does not answer, and the page says so
+            listed = ()
+        return list(self._api.shared()), listed
+
+
+_SOURCES: dict[str, type[RequestEvents | _ProxyTools]] = {"requests": RequestEvents, "tools": _ProxyTools}
 _KINDS = ("calls", "approvals", "turns", "sessions")
 
 

@@ -1,7 +1,8 @@
 """The stream that tells pages what has changed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import httpx2
 import pytest
@@ -44,6 +45,35 @@ async def test_each_kind_of_change_is_named(stream: Exchange, store: Store, capt
     assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "approvals", "turns"]
     await store.settle("default", "call_1", Status.EXPIRED, error="nobody decided")
     assert [kind_of(await stream.block()) for _ in range(3)] == ["calls", "approvals", "turns"]
+
+
+async def test_the_page_of_tools_is_told_of_the_proxy_s_own(
+    app: ControlApp, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_PAUSE_FOR_TOOLS", 0.001)
+    tools, mcp = [{"name": "noop"}], {"name": "files", "is_up": False, "tools": 0, "error": "it does not answer"}
+    monkeypatch.setattr(app.api, "shared", lambda: tools)
+
+    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
+        return [{"slot": 1, "pid": 2, "mcp": [mcp]}]
+
+    monkeypatch.setattr(app.api, "processes", states)
+    stream = Exchange(app, "/console/changes", "page=tools")
+    assert (await stream.start())["status"] == 200
+    assert [kind_of(await stream.block()) for _ in range(5)] == [*EVERYTHING, "tools"]
+    tools.append({"name": "other"})
+    assert kind_of(await stream.block()) == "tools"
+    mcp |= {"is_up": True, "tools": 3, "error": None}
+    assert kind_of(await stream.block()) == "tools"
+    await store.put_policy("one", Policy(delivery="placeholder"))
+    assert kind_of(await stream.block()) == "sessions"
+
+    async def unreachable(request_id: str = "") -> Sequence[dict[str, Any]]:
+        raise OSError("the supervisor does not answer")
+
+    monkeypatch.setattr(app.api, "processes", unreachable)
+    assert kind_of(await stream.block()) == "tools"
+    await stream.leave()
 
 
 async def test_some_changes_are_named_together(stream: Exchange, capture: Capture) -> None:

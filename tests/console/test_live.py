@@ -1,6 +1,8 @@
 """The page *Live*, and what it is told."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import httpx2
 import pytest
@@ -9,6 +11,7 @@ from addon.console import changes
 from addon.console.live import waterfall
 from addon.control.app import ControlApp
 from addon.core.summaries import CallSummary, RoundSummary, Summary
+from addon.recent_requests import RecentRequests
 from tests.console.test_changes import EVERYTHING, kind_of
 from tests.console.test_pages import HOSTILE, part
 from tests.control.conftest import Exchange
@@ -40,6 +43,25 @@ async def test_requests_are_filtered_and_what_is_not_kept_is_counted(page: httpx
     assert "No such requests" in await part(page, "live", state="failed")
 
 
+async def test_what_no_process_keeps_is_counted(page: httpx2.AsyncClient, app: ControlApp) -> None:
+    other, older = RecentRequests(1), RecentRequests(1)
+    for recent in (app.api.recent, other, older):
+        for number in range(3):
+            recent.end(Summary(f"s{number}", status=200))
+    app.api.recent.has_siblings = True
+
+    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
+        return [
+            *({"recent": one.records(), "forgotten": one.forgotten} for one in (app.api.recent, other)),
+            {"recent": older.records()},  # of the version before
+        ]
+
+    app.api.processes = states
+    text = await part(page, "live")
+    assert text.count("<article") == 3 + 1 + 1
+    assert "2 older requests since the start are not kept any more" in text
+
+
 def test_a_waterfall_has_rounds_and_calls_in_their_order() -> None:
     times = [{"began": 0.0, "seconds": 1.0}, {"began": 3.0, "seconds": 1.0}]
     call = {"name": "f", "state": "done", "began": 0.9, "seconds": 2.0, "waited": 0.0, "call_id": "call_1"}
@@ -62,9 +84,10 @@ def test_a_wait_before_a_call_has_a_bar_of_its_own() -> None:
     assert [(bar.kind, bar.seconds) for bar in waiting] == [("wait", 2.0)]
 
 
-async def test_only_the_live_page_is_told_of_requests(app: ControlApp, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["live", "sessions"])
+async def test_pages_of_requests_are_told_of_them(app: ControlApp, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(changes, "_PAUSE", 0.0)
-    stream = Exchange(app, "/console/changes", "page=live")
+    stream = Exchange(app, "/console/changes", f"page={name}")
     assert (await stream.start())["status"] == 200
     assert [kind_of(await stream.block()) for _ in range(5)] == [*EVERYTHING, "requests"]
     summary = Summary("work")

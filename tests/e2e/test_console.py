@@ -317,7 +317,6 @@ def test_a_session_shows_what_it_has_used(proxy: Proxy, session: Session, page: 
     usage = proxy.control.ask("GET", path)
     assert usage["prompt_tokens"] > 0
     assert usage["since"] <= usage["last_used_at"]
-    page.reload()
     expect(mine).to_contain_text(f"1 request · {usage['prompt_tokens']} → {usage['output_tokens']} tokens · last used")
 
 

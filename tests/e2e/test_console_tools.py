@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e.browser import sign_in, violations
+from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.test_console import browser as browser
 from tests.e2e.test_console import context as context
@@ -149,3 +150,28 @@ def test_a_server_is_restarted(looper: Proxy, context: BrowserContext) -> None:
     assert restarted.value.status == 200
     expect(server).to_contain_text("7 tools")
     assert pid() != before
+
+
+def test_the_tools_of_a_session_are_followed(proxy: Proxy, page: Page) -> None:
+    """A declaration that was opened stays open, and what is being typed stays."""
+    session = new_session(proxy, tools=False)
+    session.tools([WEATHER])
+    page.goto(f"{proxy.control.url}/console/tools?session={session.name}")
+    cards = page.locator("article.card").filter(has=page.get_by_role("heading", level=2))
+    declaration = cards.filter(has_text="get_weather").locator("details")
+    declaration.locator("summary").click()
+    session.tools([WEATHER, {"name": "get_tides"}])
+    expect(cards.filter(has_text="get_tides")).to_be_visible()
+    expect(declaration).to_have_attribute("open", "")
+    editor = page.get_by_label("The session's own tools, as JSON")
+    editor.fill('{"tools": []}')
+    page.evaluate("document.getElementById('changes').addEventListener('sessions', () => (window.wasTold = true))")
+    session.tools([WEATHER])
+    until(lambda: page.evaluate("window.wasTold === true"), "the page is told of the change")
+    editor.press_sequentially(" ")
+    expect(page.locator("#toolset-check")).to_contain_text("Somebody else has changed the session")
+    expect(editor).to_have_value('{"tools": []} ')
+    expect(cards.filter(has_text="get_tides")).to_be_visible()
+    editor.fill(editor.evaluate("field => field.defaultValue"))
+    editor.blur()
+    expect(cards.filter(has_text="get_tides")).to_have_count(0)

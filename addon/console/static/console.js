@@ -240,6 +240,8 @@ let before = null;
 let surprisedUntil = 0;
 document.addEventListener("pointermove", ({ clientX, clientY }) => (pointer = [clientX, clientY]), { passive: true });
 const formUnderPointer = () => pointer && document.elementFromPoint(...pointer)?.closest("form[data-send]")?.dataset.to;
+const titleOf = (details) =>
+  `${details.closest("article")?.querySelector("h2")?.textContent} ${details.querySelector("summary").textContent}`;
 const keyOf = (element) => element.id || `${element.closest("form[data-send]")?.dataset.to} ${element.textContent}`;
 
 document.addEventListener("htmx:before:request", (event) => {
@@ -282,13 +284,15 @@ document.addEventListener("htmx:before:swap", (event) => {
     return;
   }
   const focused = document.activeElement;
-  before = { element, form: formUnderPointer(), focus: element.contains(focused) ? keyOf(focused) : null };
+  const opened = [...element.querySelectorAll("details[open]")].map(titleOf);
+  before = { element, form: formUnderPointer(), focus: element.contains(focused) ? keyOf(focused) : null, opened };
 });
 
 document.addEventListener("htmx:after:swap", () => {
   if (!before || before.element.isConnected) return; // another part of the page
-  const { form, focus } = before;
+  const { form, focus, opened } = before;
   before = null;
+  for (const one of find("main").querySelectorAll("details")) if (opened.includes(titleOf(one))) one.open = true;
   const now = formUnderPointer();
   if (now && now !== form) surprisedUntil = performance.now() + SURPRISE;
   if (!focus) return;
