@@ -39,6 +39,11 @@ def plain_lines(text: str) -> str:
     return printable(text, lines=True)
 
 
+def count_of(number: int, noun: str) -> str:
+    """`1 tool`, `2 tools`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def print_json(document: Any, *, indent: int | None = 2) -> None:
     typer.echo(printable_json(json.dumps(document, indent=indent, ensure_ascii=False)))
 

@@ -60,7 +60,9 @@ def show(
             print(output.plain(f"  {request.note}"))
         for line in _diff(request.before, request.after):
             print(output.plain(line))
-    output.note(f"{len(requests)} requests, {sum(request.changed for request in requests)} of them changed")
+    output.note(
+        f"{output.count_of(len(requests), 'request')}, {sum(request.changed for request in requests)} of them changed"
+    )
 
 
 async def _replay(

@@ -79,9 +79,8 @@ def show_held(url: options.Url = None, as_json: options.Json = False) -> None:
         return
     for tool in items:
         _show_difference(tool)
-    output.note(
-        f"{len(items)} tools are held back{'; toolgraft tools accept SERVER/TOOL accepts one' if items else ''}"
-    )
+    summary = f"{output.count_of(len(items), 'tool')} {'is' if len(items) == 1 else 'are'} held back"
+    output.note(f"{summary}{'; toolgraft tools accept SERVER/TOOL accepts one' if items else ''}")
 
 
 @app.command("accept")

@@ -119,6 +119,7 @@ def test_tools_that_are_held_back_are_shown_and_accepted(proxy: Proxy, cli: Cli)
     assert "2 tools are held back" in output.stderr
     assert [one["tool"] for one in json.loads(cli("tools", "held", "--json").stdout)] == ["read", "write"]
     assert "files/read: accepted" in cli("tools", "accept", "files/read").stdout
+    assert "1 tool is held back" in cli("tools", "held").stderr
     assert "held back: files/write" in cli("tools", "accept", "files/read", status=1).stderr
     cli("tools", "accept", status=2)
     assert "files/write: accepted" in cli("tools", "accept", "--all").stdout

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx2
 import typer
 
+from addon.cli import output
 from addon.cli.doctor.finding import Finding
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def _tools(api: "Api") -> Iterator[Finding]:
     if not count:
         yield Finding("tools", "note", "no session has tools", "toolgraft tools set FILE, or graft_tools=FILE.py")
     else:
-        yield Finding("tools", "ok", f"{count} tools were checked against Gemini's rules")
+        checked = f"{output.count_of(count, 'tool')} {'was' if count == 1 else 'were'} checked"
+        yield Finding("tools", "ok", f"{checked} against Gemini's rules")
 
 
 def refusal_of(tools: list[dict[str, Any]]) -> str:
