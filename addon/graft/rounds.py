@@ -244,5 +244,5 @@ def _candidate_count(request: Request) -> float:
     count = get(document, "candidateCount") if isinstance(document, dict) else None
     try:
         return float(count) if isinstance(count, int | float | str) else 1  # proto JSON takes 2.0 and "2" as well
-    except ValueError:
+    except (ValueError, OverflowError):
         return 1

@@ -357,6 +357,15 @@ async def test_loops_and_what_became_of_their_calls_are_counted(proxy: Proxy, fr
         assert line in page
 
 
+@pytest.mark.parametrize("count", [10**400, "x"], ids=["huge", "text"])
+@pytest.mark.usefixtures("gemini")
+async def test_a_count_of_candidates_that_is_none_is_gemini_s_to_refuse(proxy: Proxy, count: Any) -> None:
+    proxy.tools.add("weather", weather)
+    await proxy.open()
+    played = await proxy.ask("Hi", generationConfig={"candidateCount": count})
+    assert played.status == 400
+
+
 async def test_the_calls_of_several_candidates_are_no_worker_s_either(proxy: Proxy, gemini: StrictGemini) -> None:
     await proxy.open()
     await proxy.declare({"name": "weather"}, weather=ToolRules(executor=Executor(type="worker")))

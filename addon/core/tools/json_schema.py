@@ -26,6 +26,7 @@ _SINGLE = (
     *("propertyNames", "not", "if", "then", "else"),
 )
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_DIGITS = 10  # Python refuses to read a number of very many
 # Keywords that may stand beside a `$ref`, and beside one that is the whole schema.
 _BESIDE_REF = ("description", "default")
 _BESIDE_ROOT_REF = frozenset(("type", "title", "description", "definitions", "$defs", "$schema", "$id", "$comment"))
@@ -131,7 +132,8 @@ def _resolve(ref: Any, root: Schema) -> Schema | bool | None:
     for step in fragment.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(start, list):
-            start = start[int(name)] if name.isdecimal() and int(name) < len(start) else None
+            is_place = name.isdecimal() and len(name) < _DIGITS
+            start = start[int(name)] if is_place and int(name) < len(start) else None
         else:
             start = start.get(name) if isinstance(start, dict) else None
     return start if isinstance(start, dict | bool) else None

@@ -121,6 +121,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "an address": (of(a={"$ref": "https://x.example/s.json#/a"}), "properties.a.$ref", "names nothing"),
     "a missing anchor": (of(a={"$ref": "#here"}), "properties.a.$ref", "names nothing"),
     "what is no schema": ({**of(a={"$ref": "#/title"}), "title": "t"}, "properties.a.$ref", "names nothing"),
+    "far past the end of a list": (
+        {**of(a={"$ref": f"#/anyOf/{'9' * 5000}"}), "anyOf": [STR]},
+        "properties.a.$ref",
+        "nothing",
+    ),
     "past the end of a list": ({**of(a={"$ref": "#/anyOf/1"}), "anyOf": [STR]}, "properties.a.$ref", "nothing"),
     "a reference that is no string": (of(a={"$ref": 1}), "properties.a.$ref", "is 1"),
     "a whole that names itself": ({"$ref": "#"}, "$ref", "names no schema of an object"),

@@ -20,6 +20,7 @@ _PREFIXES = {
 }
 _DATA = ("image_url", "file_data")
 _LIMIT, _MOST = 20, 100
+_DIGITS = 10  # Python refuses to read a number of very many
 
 
 def stored_items(
@@ -81,7 +82,7 @@ def whole_items(stored: Sequence[Document], contents: Sequence[Document]) -> lis
 
 
 def _limit(value: str) -> int:
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MOST):
+    if not (value.isascii() and value.isdigit() and len(value) < _DIGITS and 1 <= int(value) <= _MOST):
         raise bad("limit", f"is {value}; it must be a whole number from 1 to {_MOST}")
     return int(value)
 

@@ -149,7 +149,7 @@ def test_a_list_comes_in_pages(query: list[tuple[str, str]], numbers: list[int],
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[("limit", value) for value in ("0", "101", "-1", "x", "", "1.5")],
+        *[("limit", value) for value in ("0", "101", "-1", "x", "", "1.5", "9" * 5000)],
         ("order", "up"),
         ("after", "m25"),
         ("include", "file_search_call.results"),
