@@ -25,10 +25,10 @@ async def input_of(home: House, response: Document) -> list[Document]:
     return found
 
 
-@pytest.mark.parametrize("typed", [True, False])
-async def test_a_history_of_references_is_the_history_itself(home: House, gemini: StrictGemini, typed: bool) -> None:
+@pytest.mark.parametrize("more", [{"type": "item_reference"}, {}, {"type": None}])
+async def test_a_history_of_references_is_the_history_itself(home: House, gemini: StrictGemini, more: Document) -> None:
     def given(item: Document) -> Document:
-        return to(item) if typed else {"id": item["id"]}
+        return {"id": item["id"], **more}
 
     question = {
         "role": "user",

@@ -21,6 +21,8 @@ BAD: list[tuple[Document, str | None]] = [
     ({"model": MODEL}, "input"),
     ({"model": MODEL, "input": 7}, "input"),
     ({"model": MODEL, "input": [OUTPUT]}, "input[0].call_id"),
+    ({"model": MODEL, "input": [{"type": False, "role": "user", "content": "x"}]}, "input[0].type"),
+    ({"model": MODEL, "input": [{"type": "reasoning", "summary": [], "content": ["x"]}]}, "input[0].content[0]"),
     ({"model": MODEL, "input": "x", "tools": [{"type": "code_interpreter"}]}, "tools[0].type"),
     ({"model": MODEL, "input": "x", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
     ({"model": MODEL, "input": "x", "temperature": 7}, "temperature"),

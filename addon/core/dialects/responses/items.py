@@ -123,6 +123,10 @@ def read_items(items: Sequence[object], where: str, unseal: Unseal = nothing_sea
 def _reasoning(value: Document, at: str, unseal: Unseal) -> list[str]:
     """What the item carries. It may be of another service's, and says nothing then."""
     item = fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
+    for name in ("summary", "content"):  # they say nothing to the model, but are listed
+        for index, part in enumerate(array(item.get(name, []), f"{at}.{name}")):
+            if not isinstance(part, dict):
+                raise bad(f"{at}.{name}[{index}]", "must be an object (a text)", "invalid_type")
     sealed = string(item.get("encrypted_content", ""), f"{at}.encrypted_content")
     text = unseal(sealed, "signatures") if sealed else None
     return [] if text is None else [text]
@@ -148,13 +152,18 @@ def _with_own_parts(items: Sequence[Item], carried: Carried) -> list[Item]:
 
 def is_reference(item: Document) -> bool:
     """Whether an item refers to another one by its id. Its type may be left out."""
-    return item.get("type", "item_reference" if "role" not in item and "id" in item else None) == "item_reference"
+    kind = item.get("type")
+    if kind is None:
+        return item.get("role") is None and item.get("id") is not None
+    return bool(kind == "item_reference")
 
 
 def _item(value: object, at: str, system: list[Part], unseal: Unseal) -> Item | None:
     if not isinstance(value, dict):
         raise bad(at, "must be an object (an item)", "invalid_type")
-    kind = value.get("type") or ("message" if "role" in value else None)
+    kind = value.get("type")
+    if kind is None and value.get("role") is not None:
+        kind = "message"
     if kind == "message":
         return _message(value, at, system)
     if kind == "function_call":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import Invalid, StoredCalls, Translator, read_request
+from addon.core.dialects.responses import Invalid, StoredCalls, Translator, read_request, stored_items
 from tests.core.dialects.responses.published import response_of
 from tests.core.dialects.responses.request_bodies import FORMAT, TOOL, body
 
@@ -181,8 +181,13 @@ FULL = body(
                 {"type": "input_file", "file_data": "data:application/pdf;base64,aGk=", "filename": "a.pdf"},
             ],
         },
-        {"type": "reasoning", "id": "rs_1", "summary": []},
-        {"role": "assistant", "id": "msg_1", "content": [{"type": "output_text", "text": "y", "annotations": []}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "id": "msg_1",
+            "content": [{"type": "output_text", "text": "y", "annotations": []}],
+        },
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "t"}]},
     ],
@@ -196,7 +201,7 @@ FULL = body(
     stream=True,
     stream_options={"include_obfuscation": False},
 )
-ODD: list[Any] = [None, True, 0, -1.5, 10**30, "", "x", "auto", "function", [], {}, ["x"], [{}], {"type": "x"}]
+ODD: list[Any] = [None, True, False, 0, -1.5, 10**400, "", "x", "auto", "function", [], {}, ["x"], [{}], {"type": "x"}]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -224,7 +229,8 @@ def test_any_value_anywhere_is_accepted_or_refused_with_a_message() -> None:
             try:
                 wanted = read_request(with_odd(at, odd))
                 wanted.tool_config([{"functionDeclarations": [{"name": "f"}]}])
-                wanted.add_to(StoredCalls())
+                added = wanted.add_to(StoredCalls())
+                stored_items(wanted.raw_input, added.contents, str)
             except Invalid as error:
                 refused.append(error)
             else:
