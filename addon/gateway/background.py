@@ -44,13 +44,15 @@ _WINDOW = 2 * LONGEST
 
 class Run:
     """A response that this process makes or has made. `response`: as it is now. `over` is set when its final state is
-    in the store."""
+    in the store, or the store does not take it. `is_kept`: it is there, so the store alone knows whether the response
+    was deleted since."""
 
     def __init__(self, session: str, previous: str | None, response: Document) -> None:
         self.session = session
         self.previous = previous
         self.response = response
         self.cancelled, self.over = asyncio.Event(), asyncio.Event()
+        self.is_kept = False
         self._events: list[bytes] = []
         self._size = self._gone = 0  # `_gone`: the number of events that are no longer kept
         self._news = asyncio.Event()
@@ -117,6 +119,10 @@ class BackgroundResponses:
         """The run, if this process has made the response and still keeps its events."""
         return self._runs.get((session, response_id))
 
+    def forget(self, session: str, response_id: str) -> None:
+        """Drop the events of a response that was deleted."""
+        self._runs.pop((session, response_id), None)
+
     async def begin(
         self,
         api: ApiContext,
@@ -148,8 +154,11 @@ class BackgroundResponses:
         tasks.spawn(self._make(api, run, events, handover), name=f"background {run.response_id}")
 
     async def response(self, session: str, response_id: str) -> Document | None:
-        """A response as it is now, if it is or was made in the background and its final state is not in the store."""
+        """A response as it is now, if it is or was made in the background and its final state was never in the
+        store."""
         run = self.run(session, response_id)
+        if run is not None and run.is_kept:
+            return None
         if run is not None:
             if run.response["status"] != "in_progress":
                 await run.over.wait()
@@ -245,6 +254,7 @@ class BackgroundResponses:
                 while True:
                     try:
                         await self._keep(run.session, run.previous, run.response)
+                        run.is_kept = True
                         break
                     except StoreUnavailable:
                         await self.store.recovered(_LOOK)

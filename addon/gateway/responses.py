@@ -151,6 +151,8 @@ class ResponsesRoutes(FrontDoor):
             session = session_of(request, api.settings.session)
             run = self.background.run(session, response_id)
             if after is not None and run is not None:
+                if run.is_kept:
+                    await self._response(session, response_id)  # it may have been deleted
                 run.check_kept(after)
                 return Stream(run.follow(after), api)
             response = await self._visible(session, response_id)
@@ -203,11 +205,15 @@ class ResponsesRoutes(FrontDoor):
         )
         @needs("ask")
         async def delete_response(api: ApiDep, request: Request, response_id: str) -> Response:
-            """The response can no longer be shown or continued. Responses that already continue it stay complete."""
+            """The response can no longer be shown or continued. Responses that already continue it stay complete. One
+            that is being made in the background is cancelled first."""
             session = session_of(request, api.settings.session)
+            if (await self._visible(session, response_id))["status"] == "in_progress":
+                await self.background.cancel(session, response_id)  # its end would be stored again
             await self._response(session, response_id)
             await self.store.delete_response(session, response_id)
             await self.store.sync()
+            self.background.forget(session, response_id)
             return _json({"id": response_id, "object": "response", "deleted": True})
 
     async def _begin(

@@ -218,6 +218,38 @@ async def test_only_background_responses_are_cancelled(house: House) -> None:
     assert (await cancel(house, response["id"]))["status"] == "completed"
 
 
+# --- deleting -----------------------------------------------------------------------------------------------------
+
+
+async def delete(house: House, response_id: str, status: int = 200) -> None:
+    assert (await house.http.delete(f"/v1/responses/{response_id}")).status_code == status
+
+
+async def check_gone(house: House, response_id: str) -> None:
+    await show(house, response_id, 404)
+    await show(house, response_id, 404, stream="true")
+    await cancel(house, response_id, 404)
+    await delete(house, response_id, 404)
+
+
+async def test_a_deleted_response_and_its_events_are_gone(house: House) -> None:
+    house.upstream(DONE)
+    response = await begin(house)
+    await final(house, response["id"])
+    await delete(house, response["id"])
+    await check_gone(house, response["id"])
+
+
+async def test_a_response_that_is_deleted_while_it_is_made_is_cancelled(house: House, runs: list[Run]) -> None:
+    upstream = house.upstream([says("a"), asyncio.Event()], WHOLE)
+    response = await begin(house, "one", conversation="c")
+    await delete(house, response["id"])
+    assert runs[0].response["status"] == "cancelled"
+    await check_gone(house, response["id"])
+    await house.respond("two", conversation="c")
+    assert len(upstream.bodies[-1]["contents"]) == 1
+
+
 # --- the proxies --------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +296,9 @@ async def test_another_proxy_shows_and_cancels_it(tmp_path: Path) -> None:
         assert (await final(one, response["id"]))["status"] == "cancelled"
         error = (await show(other, response["id"], 400, stream="true"))["error"]
         assert error["param"] == "stream"
+        await delete(other, response["id"])
+        for house in (one, other):
+            await check_gone(house, response["id"])
     finally:
         for house in (one, other):
             await house.close()
