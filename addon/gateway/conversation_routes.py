@@ -21,7 +21,9 @@ from addon.gateway.callers import session_of
 from addon.gateway.conversation_items import all_items
 from addon.gateway.conversations import Conversation, Conversations, unknown_conversation
 from addon.gateway.describe import CONVERSATION_BODY, IN_OPENAI_S_WORDS, ITEMS_BODY, METADATA_BODY, parameters
+from addon.gateway.downloads import Download, with_files
 from addon.gateway.failures import in_openai_s_words
+from addon.gateway.item_references import resolved
 from addon.gateway.responses_examples import LIST
 from addon.gateway.sealing import Sealing
 from addon.web.access import needs
@@ -33,11 +35,13 @@ from store.models import Response as Record
 PATH = "/v1/conversations"
 _ONE = f"{PATH}/{{conversation_id}}"
 _NONE = "No such conversation, or no such item in it"
+_ITEMS = "items"
 _BUSY = "Another request of the conversation is running, or has appended to it"
 
 
-def conversation_routes(conversations: Conversations) -> Group:
-    routes, router = _Routes(conversations), Group("front doors")
+def conversation_routes(conversations: Conversations, download: Download | None = None) -> Group:
+    """`download` fetches files that items name by URLs."""
+    routes, router = _Routes(conversations, download), Group("front doors")
 
     @router.post(
         PATH,
@@ -50,6 +54,7 @@ def conversation_routes(conversations: Conversations) -> Group:
         """At most 20 `items`, which come before the input of its first response, and `metadata`."""
         session, body = session_of(request, api.settings.session), parse(await request.body())
         try:
+            body = await routes.whole(session, body, api.settings.max_body)
             items, metadata = read_conversation(body, routes.unseal(session))
             name = await conversations.begin(session, items, metadata)
             return await routes.show(session, name)
@@ -117,6 +122,7 @@ def _add_item_routes(router: Group, routes: "_Routes") -> None:
         """At most 20 items, which come before the input of its next response."""
         session, body = session_of(request, api.settings.session), parse(await request.body())
         try:
+            body = await routes.whole(session, body, api.settings.max_body)
             items = read_added_items(body, routes.unseal(session))
             with conversations.alone(session, conversation_id):
                 conversation, _ = await routes.find(session, conversation_id)
@@ -173,9 +179,15 @@ def _add_item_routes(router: Group, routes: "_Routes") -> None:
 
 
 class _Routes:
-    def __init__(self, conversations: Conversations) -> None:
+    def __init__(self, conversations: Conversations, download: Download | None) -> None:
         self.conversations = conversations
         self._store = conversations.store
+        self._download = download
+
+    async def whole(self, session: str, body: Any, max_body: int) -> Any:
+        """The body with the items and the content that its items only refer to. Raises Invalid, Problem."""
+        given = await resolved(self._store, session, body, max_body, _ITEMS)
+        return await with_files(given, self._download, max_body, _ITEMS)
 
     def unseal(self, session: str) -> Unseal:
         return Sealing(self._store, session).unseal

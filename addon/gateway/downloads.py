@@ -83,10 +83,10 @@ class Downloads:
             raise DownloadFailed("could not be fetched") from error
 
 
-async def with_files(body: Any, download: Download | None, most: int) -> Any:
+async def with_files(body: Any, download: Download | None, most: int, member: str = "input") -> Any:
     """The body of a request with the content of images and files in place of their URLs, as data URLs. `most`: bytes of
-    all of them. Raises Invalid."""
-    found = list(_urls(body))
+    all of them. `member`: what holds the items. Raises Invalid."""
+    found = list(_urls(body, member))
     if not found:
         return body
     if len(found) > _MOST:
@@ -113,16 +113,18 @@ async def with_files(body: Any, download: Download | None, most: int) -> Any:
             running = [tasks.create_task(fetch(one)) for one in found]
     except ExceptionGroup as group:
         raise group.exceptions[0] from group
-    items = body["input"]
+    items = body[member]
     for one, task in zip(found, running, strict=True):
         items = _replaced(items, one, task.result())
-    return {**body, "input": items}
+    return {**body, member: items}
 
 
 class _Url(NamedTuple):
-    """A URL in the part number `part` of an item's member (`content` or `output`)."""
+    """A URL in the part number `part` of an item's member (`content` or `output`). `items`: the body's member with the
+    item."""
 
     url: str
+    items: str
     item: int
     holder: str
     part: int
@@ -130,11 +132,11 @@ class _Url(NamedTuple):
 
     @property
     def at(self) -> str:
-        return f"input[{self.item}].{self.holder}[{self.part}].{self.member}"
+        return f"{self.items}[{self.item}].{self.holder}[{self.part}].{self.member}"
 
 
-def _urls(body: Any) -> Iterator[_Url]:
-    items = body.get("input") if isinstance(body, dict) else None
+def _urls(body: Any, where: str) -> Iterator[_Url]:
+    items = body.get(where) if isinstance(body, dict) else None
     for at, item in enumerate(items if isinstance(items, list) else ()):
         for holder in ("content", "output") if isinstance(item, dict) else ():
             parts = item.get(holder)
@@ -143,7 +145,7 @@ def _urls(body: Any) -> Iterator[_Url]:
                 url = part.get(member) if member is not None else None
                 if isinstance(url, str) and url[:8].lower().startswith(("http://", "https://")):
                     if not is_google_s_file(url):
-                        yield _Url(url, at, holder, index, str(member))
+                        yield _Url(url, where, at, holder, index, str(member))
 
 
 def _replaced(items: list[Document], place: _Url, data: str) -> list[Document]:

@@ -38,10 +38,10 @@ def without_input(document: Document) -> Document:
     return {name: value for name, value in document.items() if name != INPUT}
 
 
-async def resolved(store: Store, session: str, body: Any, max_body: int) -> Any:
+async def resolved(store: Store, session: str, body: Any, max_body: int, member: str = INPUT) -> Any:
     """The body of a request with the items in place of the references to them; they count by `max_body` as if they were
-    in it. Raises Problem (404, 413)."""
-    items = body.get(INPUT) if isinstance(body, dict) else None
+    in it. `member`: what holds the items. Raises Problem (404, 413)."""
+    items = body.get(member) if isinstance(body, dict) else None
     if not isinstance(items, list):
         return body
     places = [at for at, item in enumerate(items) if isinstance(item, dict) and is_reference(item)]
@@ -53,12 +53,12 @@ async def resolved(store: Store, session: str, body: Any, max_body: int) -> Any:
         item = found.get(item_id) if isinstance(item_id, str) else None
         if item is None:
             words = f"Item with id '{item_id}' not found: no stored response of this session has it"
-            raise Problem(404, words, field=f"{INPUT}[{at}].id")
+            raise Problem(404, words, field=f"{member}[{at}].id")
         given[at], size = item, size + len(encode(item))
         if size > max_body:
             words = f"the items that the input refers to are larger than graft_max_body, {max_body} bytes"
-            raise Problem(413, words, field=f"{INPUT}[{at}].id")
-    return {**body, INPUT: given}
+            raise Problem(413, words, field=f"{member}[{at}].id")
+    return {**body, member: given}
 
 
 async def _found(store: Store, session: str, item_ids: Sequence[object]) -> dict[str, Document]:

@@ -48,7 +48,7 @@ def gateway_routes(
     routes = [
         *door.router().routes,
         socket_route(door, door.turns),
-        *conversation_routes(conversations).routes,
+        *conversation_routes(conversations, download).routes,
         *CompatibleRoutes(engine, conversations, key).router().routes,
         *GeminiRoutes(engine, conversations, key).router().routes,
     ]

@@ -137,6 +137,17 @@ async def test_an_added_item_can_be_referred_to(house: House) -> None:
     assert asked(upstream.bodies[0]) == ["I am in Oslo.", "So?"]
 
 
+async def test_an_item_can_be_added_by_its_id(house: House) -> None:
+    upstream = house.upstream(says_all("Yes."), says_all("Sure."))
+    response = await house.respond("Is it cold?")
+    reference = {"type": "item_reference", "id": response["output"][0]["id"]}
+    name = await begin(house, items=[HELLO, reference])
+    await house.respond("Why?", conversation=name)
+    assert asked(upstream.bodies[-1]) == ["I am in Oslo.", "Yes.", "Why?"]
+    refused = await house.ask(f"{PATH}/{name}/items", {"items": [{"type": "item_reference", "id": "msg_x"}]}, 404)
+    assert (refused["error"]["param"], "msg_x" in refused["error"]["message"]) == ("items[0].id", True)
+
+
 async def test_gemini_s_own_door_refuses_a_conversation_with_items_that_it_cannot_read(house: House) -> None:
     name = await begin(house, items=[HELLO])
     answer = await house.gemini("x", 400, conversation=name)

@@ -179,6 +179,24 @@ async def test_an_output_of_a_function_may_have_images(open_house: House, gemini
     assert gemini.refused == []
 
 
+async def test_an_added_item_of_a_conversation_may_have_images(
+    open_house: House, gemini: StrictGemini, files: Files
+) -> None:
+    begun = await open_house.ask("/v1/conversations", {"items": message(image(f"{files.url}/cat.png"))})
+    path = f"/v1/conversations/{begun['id']}/items"
+    await open_house.ask(path, {"items": message(image(f"{files.url}/cat.png", detail="high"))})
+    await open_house.respond("And now?", conversation=begun["id"])
+    (content,) = gemini.requests[-1]["body"]["contents"]
+    blobs = [part["inlineData"]["data"] for part in content["parts"] if "inlineData" in part]
+    assert blobs == [base64.b64encode(PNG).decode()] * 2
+    assert gemini.requests[-1]["body"]["generationConfig"] == {"mediaResolution": "MEDIA_RESOLUTION_HIGH"}
+    refused = await open_house.ask(path, {"items": message(image(f"{files.url}/none"))}, 400)
+    assert (refused["error"]["param"], refused["error"]["code"]) == (
+        "items[0].content[1].image_url",
+        "invalid_image_url",
+    )
+
+
 @pytest.mark.parametrize(
     ("part", "param", "code"),
     [

@@ -103,7 +103,11 @@ class ResponsesRequest:
 
     def behind(self, items: Sequence[Document], where: str, unseal: Unseal) -> "ResponsesRequest":
         """The request with items before its own. `where`: their position, for errors. Raises Invalid."""
-        return replace(self, input=self.input.behind(read_items(items, where, unseal)))
+        own = self.raw_input if isinstance(self.raw_input, list) else []
+        config = {name: value for name, value in self.generation_config.items() if name != "mediaResolution"}
+        if (resolution := media_resolution([*items, *own])) is not None:
+            config["mediaResolution"] = resolution
+        return replace(self, input=self.input.behind(read_items(items, where, unseal)), generation_config=config)
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
         """`instructions`, then the system and developer messages of the earlier requests of the history (their
