@@ -123,11 +123,13 @@ class ResponsesRoutes(FrontDoor):
 
             async def count() -> Response:
                 try:
-                    parsed, _ = await reader.read(caller.session, body, lenient=api.settings.lenient == "on")
+                    lenient = api.settings.lenient == "on"
+                    parsed, ignored = await reader.read(caller.session, body, lenient=lenient)
                     tokens = await self.turns.count_tokens(caller, parsed, handover)
                 except (Invalid, TurnFailed) as error:
                     return in_openai_s_words(error)
-                return _json({"object": "response.input_tokens", "input_tokens": tokens})
+                counted = {"object": "response.input_tokens", "input_tokens": tokens}
+                return _json(counted, _headers(ignored))
 
             return await answer_while_connected(request, api, handover, count)
 
@@ -222,7 +224,7 @@ class ResponsesRoutes(FrontDoor):
         """Begin a background response. Its failures are in its events, as of a stream."""
         if api.draining or api.ending.is_set():
             raise ending_problem()
-        headers = {IGNORED: _listed(ignored)} if ignored else {}
+        headers = _headers(ignored)
         events = self.turns.events(caller, dataclasses.replace(parsed, stream=True), handover, api.ending)
         try:
             first = await anext(events)
@@ -274,7 +276,7 @@ async def _answered(
 ) -> Response:
     """`show`: makes the body from the response, if it is not streamed. `ignored`: the members that were left out of the
     request."""
-    headers = {IGNORED: _listed(ignored)} if ignored else {}
+    headers = _headers(ignored)
     try:
         first = await anext(events)
     except Invalid as error:
@@ -300,9 +302,10 @@ def _json(document: Document, headers: Mapping[str, str] | None = None) -> Respo
     return Response(encode(document), headers=headers, media_type="application/json")
 
 
-def _listed(ignored: Sequence[str]) -> str:
-    """Positions for a header. Their names are the client's, and may have any characters."""
-    return ", ".join(quote(one, safe="[]._-")[:_LONGEST_NAME] for one in ignored)
+def _headers(ignored: Sequence[str]) -> Mapping[str, str]:
+    """The positions of what was left out. Their names are the client's, and may have any characters."""
+    listed = ", ".join(quote(one, safe="[]._-")[:_LONGEST_NAME] for one in ignored)
+    return {IGNORED: listed} if ignored else {}
 
 
 def _events_after(request: Request) -> int | None:

@@ -132,6 +132,13 @@ async def test_what_gemini_does_not_have_is_ignored_and_listed(
     assert wrong["error"]["param"] == "temperature"
 
 
+async def test_what_is_ignored_when_tokens_are_counted_is_listed_too(houses: Houses, gemini: StrictGemini) -> None:
+    house = await houses(upstream=gemini.url, lenient="on")
+    answer = await house.post("/v1/responses/input_tokens", {"model": MODEL, "input": "Hi", **WANTS})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-graft-ignored"] == "%C3%A9%0D%0Ax, moderation, tools[0], reasoning.mode"
+
+
 @pytest.mark.parametrize(
     ("given", "param", "code"),
     [
