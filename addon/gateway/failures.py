@@ -24,6 +24,8 @@ _STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+_WRONG = "invalid_value"
+"""OpenAI's code for a field that is wrong, if no other says more."""
 NO_FINISH = "toolgraft: the model's answer broke off: it has no finishReason"
 _LONGEST = 1000  # characters of an error that is not in Google's form
 
@@ -89,10 +91,11 @@ def openai_error(error: Exception) -> tuple[int, Document]:
         status = error_status(error.code, error.document)
         return status, error_document(status, error.document)
     if isinstance(error, Invalid):
-        return 400, error_document(400, error)
+        return 400, error_document(400, error, code=error.code or _WRONG)
     problem = problem_of(error)
     status = 400 if problem.status == 422 else problem.status
     code, field = problem.extra.get("code"), problem.extra.get("field")
+    code = _WRONG if code is None and field is not None and status == 400 else code
     return status, error_document(status, problem.detail, code=code, param=field)
 
 

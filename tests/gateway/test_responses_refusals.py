@@ -43,6 +43,7 @@ async def test_a_wrong_field_is_named(house: House, document: Document, param: s
     refused = (await house.ask("/v1/responses", {"stream": stream} | document, 400))["error"]
     assert set(refused) == {"message", "type", "param", "code"}
     assert (refused["type"], refused["param"]) == ("invalid_request_error", param)
+    assert refused["code"]
     assert not house.outside.callers
 
 
@@ -61,10 +62,15 @@ async def test_refusals_at_the_door_are_in_openai_s_words_too(house: House) -> N
         (await http.post("/v1/responses", json={}, headers={"origin": "https://evil.example"}), 403),
         (await http.post("/v1/responses", json={}, headers={"host": "evil.example"}), 403),
         (await http.get("/v1/responses/x?after=1"), 400),
+        (await http.post("/v1/chat/completions", json={"messages": []}), 400),
+        (await http.get("/v1/models/a b"), 400),
+        (await http.get("/v1/models", headers={"x-graft-session": "a b"}), 400),
     ]:
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert answer.json()["error"]["message"]
+        if status in (400, 404):
+            assert answer.json()["error"]["code"]
 
 
 async def test_unknown_and_missing_outputs_are_named(home: House, gemini: StrictGemini) -> None:
