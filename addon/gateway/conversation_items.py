@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from addon.core.dialects.responses import whole_items
 from addon.core.framing.documents import Document
-from addon.gateway.item_references import INPUT
+from addon.gateway.item_references import INPUT, repeated_id
 from store.base import Store
 from store.models import Response
 
@@ -22,15 +22,20 @@ async def all_items(store: Store, responses: Sequence[Response]) -> tuple[list[D
     UnknownResponse, StoreUnavailable."""
     read = await _with_documents(store, responses)
     behind = len(read) - _behind(responses)
-    items, new, removed = list[Document](), set[str](), set[str]()
+    items, new, removed, ids = list[Document](), set[str](), set[str](), set[str]()
     for at, one in enumerate(read):
         document = one.document or {}
         removed.update(document.get("removed", ()))
-        found = whole_items(document.get(INPUT, []), one.contents)
+        found = [
+            {**item, "id": repeated_id(one.response_id, place)} if item["id"] in ids else item
+            for place, item in enumerate(whole_items(document.get(INPUT, []), one.contents))
+        ]
         items += found
+        ids.update(item["id"] for item in found)
         if at >= behind:
             new.update(item["id"] for item in found)
         items += document.get("output", [])
+        ids.update(item["id"] for item in document.get("output", []))
     return [item for item in items if item["id"] not in removed], new - removed
 
 

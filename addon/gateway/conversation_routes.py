@@ -125,8 +125,11 @@ def _add_item_routes(router: Group, routes: "_Routes") -> None:
             body = await routes.whole(session, body, api.settings.max_body)
             items = read_added_items(body, routes.unseal(session))
             with conversations.alone(session, conversation_id):
-                conversation, _ = await routes.find(session, conversation_id)
-                added = await conversations.append(conversation, items)
+                conversation, thread = await routes.find(session, conversation_id)
+                taken = set[str]()
+                if any("id" in item for item in items):
+                    taken = {item["id"] for item in (await all_items(conversations.store, thread))[0]}
+                added = await conversations.append(conversation, items, taken=taken)
             return _json(input_page(added, (), [("order", "asc")]))
         except Invalid as error:
             return in_openai_s_words(error)

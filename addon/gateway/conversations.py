@@ -3,7 +3,7 @@
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -214,11 +214,12 @@ class Conversations:
         *,
         metadata: dict[str, str] | None = None,
         removed: Sequence[str] = (),
+        taken: Collection[str] = (),
     ) -> list[Document]:
-        """Append to a named conversation, and wait until it is on disk. `removed`: ids of items. Returns the items as
-        they are listed. Raises Problem (409, 503), NotDurable."""
+        """Append to a named conversation, and wait until it is on disk. `removed`: ids of items. `taken`: ids that the
+        new items may not have. Returns the items as they are listed. Raises Problem (409, 503), NotDurable."""
         record_id, settings = new_response_id(), conversation.settings
-        listed = stored_items(items, (), ItemIds(record_id))
+        listed = stored_items(items, (), ItemIds(record_id), taken)
         document: Document = {"object": ADDED, INPUT: listed, **({"removed": list(removed)} if removed else {})}
         record = Response(
             response_id=record_id,

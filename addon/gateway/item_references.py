@@ -33,6 +33,11 @@ class ItemIds:
         return f"{kind}_{self._stem}{self._count:04x}"
 
 
+def repeated_id(response_id: str, place: int) -> str:
+    """The id that an input item has in its conversation, if the client gave it one that an earlier item has."""
+    return f"item_{response_id.removeprefix('resp_')}{place:04x}"
+
+
 def without_input(document: Document) -> Document:
     """A stored Response object as its client has it."""
     return {name: value for name, value in document.items() if name != INPUT}
@@ -72,8 +77,10 @@ async def _found(store: Store, session: str, item_ids: Sequence[object]) -> dict
             if (response := responses.get(response_id)) is None:
                 continue
             document = response.document or {}
-            for item in (*whole_items(document.get(INPUT, []), response.contents), *document.get("output", [])):
+            given = whole_items(document.get(INPUT, []), response.contents)
+            for item in (*given, *document.get("output", [])):
                 found.setdefault(item["id"], item)
+            found.update((repeated_id(response_id, place), item) for place, item in enumerate(given))
         if len(responses) < len(some):
             return found  # the request is refused
         await asyncio.sleep(0)  # the store may not wait for anything, and there may be many

@@ -148,6 +148,32 @@ async def test_an_item_can_be_added_by_its_id(house: House) -> None:
     assert (refused["error"]["param"], "msg_x" in refused["error"]["message"]) == ("items[0].id", True)
 
 
+async def test_every_item_has_an_id_of_its_own_whatever_ids_come_with_them(house: House) -> None:
+    upstream = house.upstream(says_all("Yes."), says_all("Sure."))
+
+    def given(words: str) -> Document:
+        return {"role": "user", "content": words, "id": "msg_1"}
+
+    name = await begin(house, items=[given("one")])
+    await house.respond([given("two")], conversation=name)
+    output = (await items_of(house, name))[-1]
+    (added, _) = (await house.ask(f"{PATH}/{name}/items", {"items": [given("three"), output]}))["data"]
+    items = await items_of(house, name)
+    assert texts(items) == ["one", "two", "Yes.", "three", "Yes."]
+    assert len({item["id"] for item in items}) == 5
+    assert (items[0]["id"], items[3]["id"]) == ("msg_1", added["id"])
+    for item in items:
+        found = (await house.http.get(f"{PATH}/{name}/items/{item['id']}")).json()
+        assert texts([found]) == texts([item])
+    pages = [(await items_of(house, name, limit=1, after=item["id"])) for item in items]
+    assert [texts(page) for page in pages] == [["two"], ["Yes."], ["three"], ["Yes."], []]
+    removed = await house.http.delete(f"{PATH}/{name}/items/{added['id']}")
+    assert removed.status_code == 200, removed.text
+    assert texts(await items_of(house, name)) == ["one", "two", "Yes.", "Yes."]
+    await house.respond([{"type": "item_reference", "id": items[1]["id"]}])
+    assert asked(upstream.bodies[-1]) == ["two"]
+
+
 async def test_gemini_s_own_door_refuses_a_conversation_with_items_that_it_cannot_read(house: House) -> None:
     name = await begin(house, items=[HELLO])
     answer = await house.gemini("x", 400, conversation=name)

@@ -4,7 +4,7 @@ Items are listed as given, with the members that OpenAI adds to every item: an i
 of images and files is stored once: if the history holds it, an item only refers to it. Pure.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from addon.core.dialects.responses.invalid import bad, one_of
 from addon.core.dialects.responses.options import INCLUDABLE
@@ -24,13 +24,17 @@ _DIGITS = 10  # Python refuses to read a number of very many
 
 
 def stored_items(
-    given: str | Sequence[Document], contents: Sequence[Document], new_id: Callable[[str], str]
+    given: str | Sequence[Document],
+    contents: Sequence[Document],
+    new_id: Callable[[str], str],
+    taken: Collection[str] = (),
 ) -> list[Document]:
     """The items to store for a valid input. `contents`: the Contents that the request adds to the history, stored
-    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore."""
+    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore. `taken`: ids that
+    other items have."""
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
-    ids: set[str] = set()
+    ids = set(taken)
     items_to_store = []
     for one in items:
         item = _completed({key: value for key, value in one.items() if value is not None})
