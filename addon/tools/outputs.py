@@ -39,9 +39,7 @@ def output_of(result: Any, max_media: int = MAX_MEDIA) -> ToolOutput:
     if hasattr(result, "model_dump"):
         result = result.model_dump(mode="json")
     if isinstance(result, (bytes, bytearray, memoryview)):
-        raise ToolError(
-            "the tool returned bytes, which are not JSON: return text, or Media(data, type) from addon.tools"
-        )
+        raise ToolError("the tool returned bytes, which are not JSON: return text, or Media(data, type) from toolgraft")
     try:
         try:
             data = msgspec.json.encode(result, enc_hook=collector(media))

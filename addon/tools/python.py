@@ -1,7 +1,7 @@
 """Tools from a Python file: its public functions that have a docstring.
 
 Plain functions run in threads, `async` functions in the event loop. The optional decorator `@tool`
-(`from addon.tools import tool`) sets how calls are run. Functions without a docstring, imported functions, and names
+(`from toolgraft import tool`) sets how calls are run. Functions without a docstring, imported functions, and names
 that start with `_` are not tools. The file can import modules beside it; installed packages come first.
 """
 
