@@ -71,7 +71,7 @@ class _Values:
             return self.words
         if "const" in schema:
             return schema["const"]
-        if options := schema.get("enum"):
+        if isinstance(options := schema.get("enum"), list) and options:
             return options[0]
         for key in ("anyOf", "any_of", "oneOf", "allOf"):
             if schema.get(key):

@@ -116,7 +116,7 @@ def _read_messages(messages: list[Any], request: Json) -> None:
     for n, message in enumerate(messages):
         path = f"messages[{n}]"
         role = message.get("role") if isinstance(message, dict) else None
-        if role not in _KNOWN:
+        if not isinstance(role, str) or role not in _KNOWN:
             raise Refused(f"Invalid role at {path}: {role!r}.")  # own words
         given = _fields(message, _KNOWN[role], path)
         parts = _parts(given.get("content"), path)
@@ -147,15 +147,20 @@ def _parts(content: Any, path: str) -> list[Json]:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text" and isinstance(part.get("text"), str):
             parts.append({"text": part["text"]})
-        elif kind == "image_url" and str((part.get("image_url") or {}).get("url", "")).startswith("data:"):
-            head, _, data = part["image_url"]["url"].removeprefix("data:").partition(",")
+        elif kind == "image_url" and (url := str(_object_in(part, kind).get("url", ""))).startswith("data:"):
+            head, _, data = url.removeprefix("data:").partition(",")
             parts.append({"inlineData": {"mimeType": head.partition(";")[0], "data": data}})
         elif kind == "input_audio":
-            audio = part.get("input_audio") or {}
+            audio = _object_in(part, kind)
             parts.append({"inlineData": {"mimeType": f"audio/{audio.get('format')}", "data": audio.get("data", "")}})
         else:
             raise Refused(f"Invalid content part type: {kind} at {path}.content[{n}].")  # own words
     return parts
+
+
+def _object_in(part: Json, name: str) -> Json:
+    found = part.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _signature(given: Json, path: str) -> str | None:

@@ -89,10 +89,12 @@ async def test_a_call_that_is_not_echoed_as_it_was_is_refused(server: StrictGemi
     [
         ([], "contents is not specified"),
         ([{"role": "wizard", "content": "a"}], "Invalid role"),
+        ([{"role": ["user"], "content": "a"}], "Invalid role"),
         ([user("a"), {"role": "tool", "tool_call_id": "x", "content": "1"}], "Name cannot be empty"),
         ([user("a"), {"role": "assistant", "content": "b"}], "end with a user role"),
         ([{**user("a"), "later": 1}], "Unknown name \"later\" at 'messages[0]'"),
         ([{"role": "user", "content": [{"type": "video"}]}], "content part type"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": True}]}], "content part type"),
     ],
 )
 async def test_messages_that_are_refused(server: StrictGemini, messages: list[Json], words: str) -> None:

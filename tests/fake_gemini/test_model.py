@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from typing import Any, Literal
 
 import pytest
@@ -185,3 +186,10 @@ def test_json_output_fits_its_schema() -> None:
     output = {"responseMimeType": "application/json", "responseSchema": schema}
     reply = answer({"contents": [user("who is next?")], "generationConfig": output})
     assert reply.text == '{"next": "user"}'
+
+
+def test_a_choice_among_what_is_no_list_is_none() -> None:
+    schema = {"type": "object", "properties": {"next": {"type": "string", "enum": True}}}
+    output = {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    reply = answer({"contents": [user("who is next?")], "generationConfig": output})
+    assert list(json.loads(reply.text)) == ["next"]
