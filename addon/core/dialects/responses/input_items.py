@@ -123,8 +123,13 @@ def _output_part(part: Document) -> Document:
 
 def _with_parts(item: Document, changed: Callable[[Document], Document]) -> Document:
     """The item with a function applied to each of its content or output parts."""
-    parts = {name: item[name] for name in ("content", "output") if isinstance(item.get(name), list)}
-    return {**item, **{name: [changed(part) for part in value] for name, value in parts.items()}}
+    return {**item, **{name: [changed(part) for part in parts] for name, parts in _parts_in(item).items()}}
+
+
+def _parts_in(item: Document) -> dict[str, list[Document]]:
+    """The lists of parts that may hold data. Thoughts hold none, and anything else."""
+    names = () if item.get("type") == "reasoning" else ("content", "output")
+    return {name: item[name] for name in names if isinstance(item.get(name), list)}
 
 
 def _slim(part: Document, places: dict[str, int]) -> Document:
@@ -137,11 +142,7 @@ def _slim(part: Document, places: dict[str, int]) -> Document:
 
 def _is_slim(item: Document) -> bool:
     return any(
-        isinstance(part.get(name), dict)
-        for member in ("content", "output")
-        if isinstance(parts := item.get(member), list)
-        for part in parts
-        for name in _DATA
+        isinstance(part.get(name), dict) for parts in _parts_in(item).values() for part in parts for name in _DATA
     )
 
 

@@ -126,6 +126,13 @@ def test_ids_are_kept_unless_duplicated() -> None:
     assert [item["id"] for item in stored_and_listed(items)] == ["x", "msg_1"]
 
 
+def test_texts_of_thoughts_are_listed_whatever_they_hold() -> None:
+    texts = [{"type": "reasoning_text", "text": "t", "image_url": {"head": 1}, "file_data": {}}]
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": texts}
+
+    assert stored_and_listed([item, {"role": "user", "content": "Hi"}])[0] == item
+
+
 ITEMS = [{"id": f"m{n}"} for n in range(25)]
 PAGES: list[tuple[list[tuple[str, str]], list[int], bool]] = [
     ([], list(range(24, 4, -1)), True),
