@@ -24,6 +24,7 @@ from tests.e2e.upstreams import Gemini
 __all__ = ["client", "doors"]
 
 AI_SDK = ("ai@6.0.326", "@ai-sdk/openai@3.0.141", "zod@4.6.7")
+OPENAI_JS = ("openai@6.49.0",)
 AGENTS = "openai-agents==0.24.0"
 LANGCHAIN = "langchain-openai==1.7.3"
 PYDANTIC_AI = "pydantic-ai-slim[openai,google]==2.68.0"
@@ -76,9 +77,9 @@ def test_the_example_on_the_ai_sdk(travel: Proxy, gemini: Gemini, tmp_path: Path
     check_answer(run(travel, tmp_path, "node", program, QUESTION), gemini)
 
 
-def beside_packages(program: Path, folder: Path) -> Path:
-    """A copy of a program where node finds the AI SDK."""
-    (folder / "node_modules").symlink_to(installed(*AI_SDK).parent)
+def beside_packages(program: Path, folder: Path, packages: tuple[str, ...] = AI_SDK) -> Path:
+    """A copy of a program where node finds these packages."""
+    (folder / "node_modules").symlink_to(installed(*packages).parent)
     return Path(shutil.copy(program, folder))
 
 
@@ -113,13 +114,22 @@ def _python_package(requirement: str) -> tuple[Path | None, str]:
 
 
 def test_turns_of_the_ai_sdk_by_all_its_means(doors: Proxy, gemini: Gemini, tmp_path: Path) -> None:
+    program = beside_packages(CLIENTS / "ai_sdk.mjs", tmp_path)
+    check_turns(doors, gemini, tmp_path, program, "references stateless chat conversation previous")
+
+
+def test_turns_of_openai_s_package_for_javascript(doors: Proxy, gemini: Gemini, tmp_path: Path) -> None:
+    program = beside_packages(CLIENTS / "openai.mjs", tmp_path, OPENAI_JS)
+    check_turns(doors, gemini, tmp_path, program, "previous conversation references stateless chat")
+
+
+def check_turns(doors: Proxy, gemini: Gemini, home: Path, program: Path, kinds: str) -> None:
+    """`kinds`: those that the program prints, each without a stream and with one."""
     session = new_session(doors, tools=False).name
-    printed = run(doors, tmp_path, "node", beside_packages(CLIENTS / "ai_sdk.mjs", tmp_path), SESSION=session)
+    printed = run(doors, home, "node", program, SESSION=session)
     found = [json.loads(line) for line in printed.splitlines()]
     assert [(one["kind"], one["stream"]) for one in found] == [
-        (kind, stream)
-        for kind in ("references", "stateless", "chat", "conversation", "previous")
-        for stream in (False, True)
+        (kind, stream) for kind in kinds.split() for stream in (False, True)
     ]
     for one in found:
         for text in one["texts"]:

@@ -7,6 +7,7 @@ of images and files is stored once: if the history holds it, an item only refers
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from addon.core.dialects.responses.invalid import bad, one_of
+from addon.core.dialects.responses.items import PARSED_ARGUMENTS
 from addon.core.dialects.responses.options import INCLUDABLE
 from addon.core.framing.documents import Document, get, parts_of
 
@@ -98,6 +99,7 @@ def _completed(item: Document) -> Document:
     if kind in ("compaction", "web_search_call"):
         return item
     item = {"type": kind, "status": "completed", **item}
+    item.pop(PARSED_ARGUMENTS, None)
     if kind == "function_call_output" and isinstance(item["output"], list):
         item["output"] = [_input_part(part) for part in item["output"]]
     elif kind == "message":

@@ -27,6 +27,8 @@ _GOOGLE_S = re.compile(
 _THOUGHTS = re.compile(r"\s*<think>(?:(?!</think>).)*</think>\s*", re.DOTALL)
 """A message in which a client gives back a summary of thoughts, because it does not know that the model has items for
 it. The model did not say this."""
+PARSED_ARGUMENTS, _PARSED = "parsed_arguments", "parsed"
+"""What OpenAI's JavaScript package adds to the items of an answer. Programs send them back."""
 DETAILS = ("auto", "low", "high", "original")
 _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
@@ -217,7 +219,7 @@ def _parts(content: list[Any], kinds: Mapping[str, Any], at: str) -> list[Part]:
 
 
 def _text(value: Document, at: str) -> Part | None:
-    part = fields(value, ("type", "text", "annotations", "logprobs"), at)
+    part = fields(value, ("type", "text", "annotations", "logprobs", _PARSED), at)
     text = string(required(part, "text", at), f"{at}.text")
     return {"text": text} if text else None
 
@@ -299,7 +301,7 @@ def _is_base64(data: str) -> bool:
 
 
 def _call(value: Document, at: str) -> FunctionCall:
-    known = ("type", "call_id", "name", "arguments", "id", "status", "async")
+    known = ("type", "call_id", "name", "arguments", "id", "status", "async", PARSED_ARGUMENTS)
     call = fields(value, known, at)
     if boolean(call.get("async", False), f"{at}.async"):
         raise bad(f"{at}.async", "is true, which is not supported: each call waits for its output", "unsupported_value")

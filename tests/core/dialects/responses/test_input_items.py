@@ -84,6 +84,22 @@ GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
         [CALLED, {"type": "function_call_output", "call_id": "call_a", "output": "1"}],
         {**CALLED, "id": "fc_1", "status": "completed"},
     ),
+    "a call as OpenAI's package has read it": (
+        [{**CALLED, "parsed_arguments": {}}, {"type": "function_call_output", "call_id": "call_a", "output": "1"}],
+        {**CALLED, "id": "fc_1", "status": "completed"},
+    ),
+    "an answer as OpenAI's package has read it": (
+        [
+            {"role": "assistant", "content": [{"type": "output_text", "text": "{}", "parsed": {}}]},
+            {"role": "user", "content": "Hi"},
+        ],
+        {
+            **USER,
+            "role": "assistant",
+            "id": "msg_1",
+            "content": [{"type": "output_text", "text": "{}", "annotations": []}],
+        },
+    ),
 }
 
 
