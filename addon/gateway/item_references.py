@@ -10,6 +10,7 @@ from itertools import batched
 from typing import Any
 
 from addon.core.dialects.responses import is_reference, whole_items
+from addon.core.dialects.responses.invalid import fields
 from addon.core.framing.documents import Document, encode
 from addon.web.problems import Problem
 from store.base import Store
@@ -45,13 +46,15 @@ def without_input(document: Document) -> Document:
 
 async def resolved(store: Store, session: str, body: Any, max_body: int, member: str = INPUT) -> Any:
     """The body of a request with the items in place of the references to them; they count by `max_body` as if they were
-    in it. `member`: what holds the items. Raises Problem (404, 413)."""
+    in it. `member`: what holds the items. Raises Invalid, Problem (404, 413)."""
     items = body.get(member) if isinstance(body, dict) else None
     if not isinstance(items, list):
         return body
     places = [at for at, item in enumerate(items) if isinstance(item, dict) and is_reference(item)]
     if not places:
         return body
+    for at in places:
+        fields(items[at], ("type", "id"), f"{member}[{at}]")
     found, given, size = await _found(store, session, [items[at].get("id") for at in places]), list(items), 0
     for at in places:
         item_id = items[at].get("id")

@@ -68,6 +68,15 @@ async def test_an_unknown_item_is_named(home: House, item_id: Any) -> None:
     assert f"Item with id '{item_id}' not found" in error["message"]
 
 
+@pytest.mark.parametrize("more", [{"type": "item_reference", "status": "completed"}, {"content": "Bye."}])
+async def test_a_reference_has_an_id_and_nothing_else(home: House, gemini: StrictGemini, more: Document) -> None:
+    first = await home.respond("Hi.")
+    given = {"role": "user", "content": "Ho."}
+    error = (await home.respond([{"id": first["output"][0]["id"], **more}, given], 400))["error"]
+    assert (error["param"], error["code"]) == (f"input[0].{[*more][-1]}", "unknown_parameter")
+    assert len(gemini.requests) == 1
+
+
 async def test_items_of_others_deleted_and_unstored_responses_are_unknown(home: House) -> None:
     deleted, unstored = await home.respond("Hi."), await home.respond("Hi.", store=False)
     assert (await home.http.delete(f"/v1/responses/{deleted['id']}")).status_code == 200
