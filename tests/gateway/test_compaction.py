@@ -109,7 +109,7 @@ async def test_another_session_does_not_open_it(house: House) -> None:
         ({"model": MODEL, "input": SAID, "stream": True}, "stream"),
         ({"model": MODEL, "input": 1}, "input"),
         ({"model": MODEL, "input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}, None),
-        ([], "the body"),
+        ({"model": MODEL, "input": []}, "input"),
     ],
 )
 async def test_what_is_wrong_is_named(house: House, body: Document, param: str | None) -> None:

@@ -183,7 +183,7 @@ async def test_gemini_s_own_door_refuses_a_conversation_with_items_that_it_canno
 @pytest.mark.parametrize(
     ("path", "body", "param", "words"),
     [
-        ("", [], "the body", "object"),
+        ("", [], None, "object"),
         ("", {"name": "x"}, "name", "known fields are items, metadata"),
         ("", {"metadata": {"a": 1}}, "metadata.a", "string"),
         ("", {"items": [{"role": "king", "content": "x"}]}, "items[0].role", "king"),
@@ -194,7 +194,7 @@ async def test_gemini_s_own_door_refuses_a_conversation_with_items_that_it_canno
     ],
 )
 async def test_a_bad_request_is_named_in_openai_s_words(
-    house: House, path: str, body: Any, param: str, words: str
+    house: House, path: str, body: Any, param: str | None, words: str
 ) -> None:
     house.upstream(says_all("hi"))
     await house.respond("x", conversation="mine")

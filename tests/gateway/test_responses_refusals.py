@@ -47,10 +47,12 @@ async def test_a_wrong_field_is_named(house: House, document: Document, param: s
     assert not house.outside.callers
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b"", b'{"model": NaN}'])
-async def test_a_body_that_is_no_object_is_refused(house: House, content: bytes) -> None:
-    refused = await house.http.post("/v1/responses", content=content, headers={"content-type": "application/json"})
-    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+async def test_a_body_that_is_no_object_is_refused(house: House, content: bytes, path: str) -> None:
+    refused = await house.http.post(path, content=content, headers={"content-type": "application/json"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["param"]) == (400, "invalid_request_error", None)
 
 
 async def test_refusals_at_the_door_are_in_openai_s_words_too(house: House) -> None:

@@ -6,7 +6,7 @@ takes part. Pure.
 
 from collections.abc import Callable
 
-from addon.core.dialects.responses.invalid import bad, required, string
+from addon.core.dialects.responses.invalid import bad, body_object, required, string
 from addon.core.dialects.responses.items import Unseal
 from addon.core.dialects.responses.request import ResponsesRequest, read_request
 from addon.core.dialects.responses.translator import usage_of
@@ -27,15 +27,13 @@ _FORMAT = {
 
 def read_compaction(body: object, unseal: Unseal) -> ResponsesRequest:
     """The request for the summary. `body`: that of `/v1/responses/compact`, as decoded JSON. Raises Invalid."""
-    if not isinstance(body, dict):
-        raise bad("the body", "must be a JSON object", "invalid_type")
-    given = {key: value for key, value in body.items() if value is not None}
+    given = {key: value for key, value in body_object(body).items() if value is not None}
     for key in given:
         if key not in _FIELDS:
             message = f"is not a field of a compaction; known fields are {', '.join(_FIELDS)}"
             raise bad(key, message, "unknown_parameter")
-    if "previous_response_id" not in given:
-        required(given, "input", "")
+    if "previous_response_id" not in given and required(given, "input", "") in ([], ""):
+        raise bad("input", "is empty: there is nothing to summarize")
     items = given.pop("input", [])
     items = [{"role": "user", "content": items}] if isinstance(items, str) and items else items
     if isinstance(items, list):

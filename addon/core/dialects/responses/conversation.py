@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from addon.core.dialects.responses.invalid import array, bad, required
+from addon.core.dialects.responses.invalid import array, bad, body_object, required
 from addon.core.dialects.responses.items import Unseal, nothing_sealed, read_items
 from addon.core.dialects.responses.options import metadata
 from addon.core.framing.documents import Document
@@ -35,12 +35,11 @@ def conversation_document(name: str, created_at: float, pairs: Document) -> Docu
 
 
 def _given(body: object, known: Sequence[str]) -> Document:
-    if not isinstance(body, dict):
-        raise bad("the body", "must be a JSON object", "invalid_type")
-    for key in body:
+    document = body_object(body)
+    for key in document:
         if key not in known:
             raise bad(key, f"is not known; known fields are {', '.join(known)}", "unknown_parameter")
-    return {key: value for key, value in body.items() if value is not None}
+    return {key: value for key, value in document.items() if value is not None}
 
 
 def _items(value: object, unseal: Unseal) -> list[Document]:

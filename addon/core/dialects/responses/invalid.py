@@ -44,6 +44,13 @@ def quoted(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
+def body_object(body: object) -> Document:
+    """The body of a request, which has no position."""
+    if not isinstance(body, dict):
+        raise Invalid("the body must be a JSON object", None, "invalid_type")
+    return body
+
+
 def fields(value: object, known: Collection[str], at: str) -> Document:
     """An object's fields. Null fields are unset, whatever their names, because clients send all fields that they know.
     Unknown fields are refused."""

@@ -12,6 +12,7 @@ from addon.core.dialects.responses import options, past, tools
 from addon.core.dialects.responses.invalid import (
     Unsupported,
     bad,
+    body_object,
     boolean,
     count,
     fields,
@@ -125,9 +126,7 @@ class ResponsesRequest:
 
 def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequest:
     """The body of a request, as decoded JSON. Raises Invalid."""
-    if not isinstance(body, dict):
-        raise bad("the body", "must be a JSON object", "invalid_type")
-    given = {key: value for key, value in body.items() if value is not None}
+    given = {key: value for key, value in body_object(body).items() if value is not None}
     for key in given:
         if key not in FIELDS:
             raise unsupported(key, "is not a known field of a Responses API request", "unknown_parameter")
