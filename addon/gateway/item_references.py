@@ -17,6 +17,8 @@ from store.base import Store
 
 INPUT = "input"
 """The member of a stored Response object that contains the request's input."""
+_REFERENCE = dict.fromkeys(("type", "id")).keys()
+"""The members of a reference."""
 _READ_AT_ONCE = 50
 """Responses."""
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]+")
@@ -54,7 +56,8 @@ async def resolved(store: Store, session: str, body: Any, max_body: int, member:
     if not places:
         return body
     for at in places:
-        fields(items[at], ("type", "id"), f"{member}[{at}]")
+        if not items[at].keys() <= _REFERENCE:  # there may be thousands
+            fields(items[at], _REFERENCE, f"{member}[{at}]")
     found, given, size = await _found(store, session, [items[at].get("id") for at in places]), list(items), 0
     for at in places:
         item_id = items[at].get("id")
