@@ -53,15 +53,18 @@ class Handover:
             raise
         if found is None:
             return None
-        self._response_id, answer = found
+        self._response_id, answer = found  # from here on a failure leaves it to another retry
         self._owners.late_writes.forget(_key(self._response_id, whole=False))
-        logger.info("session %s: a request was sent again and gets the stored answer", self._session)
         response = await self._store.response(self._session, self._response_id)
+        if answer is None and (answer := response.document) is None:  # deleted in this moment
+            self._response_id = None
+            return None
+        logger.info("session %s: a request was sent again and gets the stored answer", self._session)
         for turn_id in response.turns:
             # Delivered with the answer: the next request like this one is new.
             await self._store.mark_delivered(self._session, turn_id)
         await self._store.sync()  # a failed sync may be why the answer did not reach the client
-        return without_input(response.document or {}) if answer is None else answer
+        return without_input(answer)
 
     @property
     def turns(self) -> list[str]:

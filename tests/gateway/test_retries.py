@@ -151,6 +151,25 @@ async def test_an_answer_that_was_lost_on_its_way_is_given_to_the_retry_once(
     assert words.count("x") == (2 if conversation else 1), "the turn is there once"
 
 
+async def test_an_answer_whose_response_is_deleted_while_the_retry_takes_it_is_made_anew(
+    sender: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds(sender, stream=False, times=3)
+    document = asked(False, "chat")
+    first = json.loads(await lost(sender, "/v1/responses", document))
+    await sender.respond("y", conversation="chat")  # goes on with it, so that the record stays
+    take_answer = sender.store.take_answer
+
+    async def deleting(*arguments: Any, **options: Any) -> Any:
+        found = await take_answer(*arguments, **options)
+        await sender.store.delete_response("default", first["id"])
+        return found
+
+    monkeypatch.setattr(sender.store, "take_answer", deleting)
+    answer = (await sender.post("/v1/responses", document)).json()
+    assert (answer["status"], answer["id"] == first["id"]) == ("completed", False)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_proxy_that_died_before_its_client_had_the_answer_gives_it_to_the_retry(
