@@ -170,6 +170,12 @@ class Session:
         found: list[Json] = self.control.ask("GET", "/v1/turns", params={"session": self.name})["items"]
         return found
 
+    def rounds(self) -> list[Json]:
+        """Those of the newest request's loop."""
+        items = self.control.ask("GET", "/v1/requests", params={"session": self.name, "limit": 1})["items"]
+        found: list[Json] = items[0]["round_times"] if items else []
+        return found
+
     def answer(self, **results: Any) -> list[Json]:
         """Answer all pending calls, each with what is given for its tool: a value, or a function of its arguments."""
         pending = self.calls(status="pending", wait=10)

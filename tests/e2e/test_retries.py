@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e import chats
 from tests.e2e.processes import ROOT, until
-from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, new_session, responses, sse, text_of, user
+from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, Session, new_session, responses, sse, text_of, user
 from tests.e2e.test_loop_upstream import BUSY
 from tests.e2e.upstreams import Flaky, Gemini, Relay
 
@@ -78,6 +78,13 @@ def post(proxy: Proxy, session: str, method: str, text: str, *, key: str = KEY) 
     return httpx2.post(url, json={"contents": [user(text)]}, headers={"x-goog-api-key": key}, timeout=30)
 
 
+def until_a_tool_runs(session: Session, marks: Path) -> None:
+    """Wait until the tool has begun, and for the end of the round that calls it: in a stream the tool begins before
+    that, and a round without its end is asked again."""
+    until(marks.exists, "the tool has begun")
+    until(lambda: [one["state"] for one in session.rounds()] == ["done"], "the round has ended")
+
+
 def text_in(answer: httpx2.Response, method: str) -> str:
     assert answer.status_code == 200, answer.text
     return text_of(sse(answer.text) if method.endswith("sse") else answer.json())
@@ -132,7 +139,7 @@ def test_a_google_genai_chat_asks_again_after_its_connection_was_cut_while_a_too
         base = f"{relay.url}/@{session.name}"
         with chats.python(tmp_path, kind, model=MODEL, key=KEY, base_url=base) as chat:
             asked = pool.submit(chat.fail, gate(marks))
-            until(marks.exists, "the tool has begun")
+            until_a_tool_runs(session, marks)
             relay.cut()
             assert asked.result(30)
             retry = pool.submit(chat.say, gate(marks))
@@ -155,7 +162,7 @@ def test_a_result_that_came_after_the_client_was_gone_is_used_by_its_retry(
     with Relay(looper.url) as relay, ThreadPoolExecutor(1) as pool:
         url = f"{relay.url}/@{session.name}{MODEL_PATH}:{method}"
         asked = pool.submit(httpx2.post, url, json=body, headers={"x-goog-api-key": KEY}, timeout=30)
-        until(marks.exists, "the tool has begun")
+        until_a_tool_runs(session, marks)
         relay.cut()
         assert isinstance(asked.exception(20), httpx2.TransportError)
     Path(f"{marks}.open").touch()
