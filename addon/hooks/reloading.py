@@ -148,8 +148,10 @@ class Reloading:
         """Of several processes the first tells."""
         if (member := membership()) is not None and member.slot > 0:
             return
-        if change.names:
-            logger.info("changed, and used from now on: %s", ", ".join(change.names))
+        if change.used:
+            logger.info("changed, and used from now on: %s", ", ".join(change.used))
+        if change.left_out:
+            logger.info("no longer used: %s", ", ".join(change.left_out))
         path = options.config.path if options.config is not None else ""
         if parts:
             logger.info("%s has changed, and holds from now on: %s", path, ", ".join(parts))

@@ -42,12 +42,14 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Sources that are open, but not in use yet. `names`: what is added, changed or removed."""
+    """Sources that are open, but not in use yet. `used`: the names of those that are added or changed, without servers
+    that are not up; `left_out`: of those that are not used any more."""
 
     entries: list[_Entry]
     tools: ToolTable
     new: list[ToolSource]
-    names: list[str]
+    used: list[str]
+    left_out: list[str]
     pinned: Mapping[str, PinnedSource]
 
 
@@ -83,8 +85,10 @@ class ProxySources:
         except BaseException:
             self._restore_pins(pinned)
             raise
-        names = dict.fromkeys(entry.name for entry in [*new, *free])
-        return Change(entries, tools, [entry.source for entry in new], list(names), pinned)
+        used = dict.fromkeys(entry.name for entry in new if _is_up(entry.source))
+        kept = {entry.name for entry in entries}
+        left_out = dict.fromkeys(entry.name for entry in free if entry.name not in kept)
+        return Change(entries, tools, [entry.source for entry in new], list(used), list(left_out), pinned)
 
     def apply(self, change: Change) -> None:
         """Use the prepared sources from now on. Calls in progress end where they began."""
@@ -131,6 +135,10 @@ class ProxySources:
             identity = ("mcp", path, unique, server.model_dump_json(), frozenset(server.approvals))
             make = partial(server_source, name, server, self._checks, self._pins, bounds, unique, **self._more)
             yield _Spec(identity, f"MCP server {name}", make)
+
+
+def _is_up(source: ToolSource) -> bool:
+    return all(state.is_up for state in source.server_states())
 
 
 def _python(path: str) -> _Spec:

@@ -138,6 +138,27 @@ async def test_a_changed_tools_file_is_used_and_a_wrong_one_is_reported_with_its
     assert world.names() == ["three"]
 
 
+async def test_what_is_left_out_or_does_not_come_up_is_not_said_to_be_used(
+    world: World, make: Make, caplog: Log
+) -> None:
+    await world.start(make, '[options]\ntools = ["tools.py"]\n')
+    await world.look()
+    messages(caplog)
+    world.write(world.config, '[options]\ntools = []\n[mcpServers.gone]\ncommand = "/no/such/program"\n')
+    await world.look()
+    assert world.names() == []
+    assert "MCP server 'gone' is not up" in caplog.text
+    found = messages(caplog)
+    assert f"no longer used: {world.tools}" in found
+    assert not [one for one in found if "used from now on" in one]
+    world.write(world.config, '[options]\ntools = ["tools.py"]\n')
+    await world.look()
+    assert messages(caplog)[:2] == [
+        f"changed, and used from now on: {world.tools}",
+        "no longer used: MCP server gone",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

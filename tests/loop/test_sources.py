@@ -55,16 +55,16 @@ async def test_a_changed_tools_file_is_imported_and_an_unchanged_one_is_not(worl
     world.settings = world.settings.model_copy(update={"tools": (str(world.file), str(other))})
     sources = ProxySources(world.settings)
     async with sources.combined:
-        assert (await sources.prepare(world.settings)).names == []
+        assert (await sources.prepare(world.settings)).used == []
         world.file.write_text(function("one", "after") + function("three", "three"))
         change = await sources.prepare(world.settings)
-        assert change.names == [str(world.file)]
+        assert (change.used, change.left_out) == ([str(world.file)], [])
         assert await sources.combined.call("one", {}, call_id="c1") == "before"
         sources.apply(change)
         assert await sources.combined.call("one", {}, call_id="c2") == "after"
         assert await world.names(sources) == ["one", "three", "two"]
         change = await sources.prepare(world.settings.model_copy(update={"tools": (str(other),)}))
-        assert change.names == [str(world.file)]
+        assert (change.used, change.left_out) == ([], [str(world.file)])
         sources.apply(change)
         assert await world.names(sources) == ["two"]
 
@@ -114,14 +114,14 @@ async def test_servers_come_and_go_and_an_unchanged_one_keeps_its_process(world:
         kept = sources._entries[1].source
         world.mcp(kept=server | {"prefix": "kept_"}, new=server | {"prefix": "new_"})
         change = await sources.prepare(world.settings)
-        assert change.names == ["MCP server new"]
+        assert change.used == ["MCP server new"]
         sources.apply(change)
         assert sources._entries[1].source is kept
         assert [(state.name, state.is_up) for state in states()] == [("kept", True), ("new", True)]
         assert any(name.startswith("new_") for name in await world.names(sources))
         world.mcp(new=server | {"prefix": "renamed_"})
         change = await sources.prepare(world.settings)
-        assert change.names == ["MCP server new", "MCP server kept"]
+        assert (change.used, change.left_out) == (["MCP server new"], ["MCP server kept"])
         sources.apply(change)
         assert [state.name for state in states()] == ["new"]
         names = await world.names(sources)
