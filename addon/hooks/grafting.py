@@ -113,7 +113,9 @@ class Grafting:
                 self._unknown_sessions.mention(route.session, runtime.store)
             return
         if _NO_URL.search(flow.request.path):
-            flow.response = refusal(400, "INVALID_ARGUMENT", "the URL holds characters that must be percent-encoded")
+            why = "the URL holds characters that must be percent-encoded"
+            flow.response = refusal(400, "INVALID_ARGUMENT", why)
+            runtime.grafter.warn(f"the proxy refused a request: {why}")
             return
         self._requests[flow] = _GraftedRequest(
             route, config, put(flow.request.headers, b"accept-encoding", b"identity"), expected is not None

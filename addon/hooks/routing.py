@@ -81,7 +81,7 @@ class Routing:
         if runtime is None:
             return
         if self._is_control(flow.request.data.host, flow.request.data.port):
-            flow.response = refusal(403, "PERMISSION_DENIED", _OWN_CONTROL)
+            self._refuse(flow, 403, "PERMISSION_DENIED", _OWN_CONTROL)
             return
         user = _user_of(flow, names(flow.request.headers))
         if user and not _signed_in(flow):
@@ -91,7 +91,7 @@ class Routing:
             if not user:
                 return
             if not SESSION_NAME.fullmatch(user):
-                flow.response = _bad_session(user, "the user name in the proxy URL")
+                self._refuse_session(flow, user, "the user name in the proxy URL")
                 return
             self._users[flow.client_conn] = user
 
@@ -123,7 +123,7 @@ class Routing:
         present = names(request.headers)
         why = self._refusal_reason(request, target, claimed, present, settings)
         if why is not None:
-            flow.response = refusal(403, "PERMISSION_DENIED", why)
+            self._refuse(flow, 403, "PERMISSION_DENIED", why)
             return
         if runtime.ending and not (target is None and prefixed is None):
             flow.response = unavailable(target)
@@ -196,18 +196,31 @@ class Routing:
         for name, where in ((prefixed, "the path"), (named, SESSION_HEADER), (user, "the user name in the proxy URL")):
             if name:
                 if not SESSION_NAME.fullmatch(name):
-                    flow.response = _bad_session(name, where)
+                    self._refuse_session(flow, name, where)
                     return
                 session, is_named = name, True
                 break
         if owner is not None and not settings.may_use(owner, session):
             why = f"session {session!r} is not that of {owner!r}: see graft_session_access"
-            flow.response = refusal(403, "PERMISSION_DENIED", why)
+            self._refuse(flow, 403, "PERMISSION_DENIED", why)
             return
         if target is not None:
             self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path), is_named)
             if target.operation is not Operation.LIVE:
                 self.in_flight.add(flow, target)
+
+    # --- refusals ---------------------------------------------------------------------------------------------
+
+    def _refuse_session(self, flow: http.HTTPFlow, name: str, where: str) -> None:
+        why = f"{where} names the session {name!r}, which must be {SESSION_FORM}"
+        self._refuse(flow, 400, "INVALID_ARGUMENT", why)
+
+    def _refuse(self, flow: http.HTTPFlow, code: int, status: str, why: str) -> None:
+        """Answer for the upstream. mitmproxy's lines about the request look as if the upstream had answered, so the
+        log says who did, and why."""
+        flow.response = refusal(code, status, why)
+        if (runtime := self.lifecycle.runtime) is not None:
+            runtime.grafter.warn(f"the proxy refused a request: {why}")
 
     def _is_control(self, host: str, port: int) -> bool:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None
@@ -257,7 +270,3 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
         return base64.b64decode(coded, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _bad_session(name: str, where: str) -> http.Response:
-    return refusal(400, "INVALID_ARGUMENT", f"{where} names the session {name!r}, which must be {SESSION_FORM}")

@@ -121,6 +121,19 @@ SCENARIOS: list[tuple[str, Json, list[str]]] = [
 ]
 
 
+FORM = "which must be a name of the form [A-Za-z0-9_.-]{1,64}, and not only dots"
+REFUSED: list[tuple[str, dict[str, str], str]] = [
+    ("", {"x-graft-session": "a<script>"}, f"x-graft-session names the session 'a<script>', {FORM}"),
+    ("/@a%1b[31m", {}, rf"the path names the session 'a%1b[31m', {FORM}"),
+    (
+        "",
+        {"origin": "http://elsewhere.example"},
+        "a web page of http://elsewhere.example may not use this proxy: see graft_allow_origins",
+    ),
+]
+"""Requests that the proxy refuses itself: a path before the API's, headers, and why."""
+
+
 @pytest.fixture
 def tools(tmp_path: Path) -> str:
     path = tmp_path / "own_tools.py"
@@ -175,8 +188,17 @@ def test_one_line_for_each_request_and_for_each_problem(
     mark = proxy.process.mark()
     httpx2.get(f"{proxy.url}/elsewhere", headers=KEY)
     assert next(line.strip() for line in lines_of(proxy, mark, "<< 404")) == "CLIENT: GET URL/elsewhere"
+
+    for number, (path, headers, why) in enumerate(REFUSED):
+        mark = proxy.process.mark()
+        answer = httpx2.post(f"{proxy.url}{path}/v1beta/models/{MODEL}:{GENERATE}", json={}, headers=KEY | headers)
+        refused, line, answered = lines_of(proxy, mark, "<< ")
+        assert refused == f"the proxy refused a request: {why}", number
+        assert answer.json()["error"]["message"].endswith(why)
+        assert (line[:13], f"<< {answer.status_code}" in answered) == ("CLIENT: POST ", True)
     assert "a-secret-key" not in proxy.log
     assert "\x1b" not in proxy.log
+    assert "\u202e" not in proxy.log
 
 
 def test_records_instead_of_lines(start: Callable[..., Proxy], gemini: Gemini) -> None:
