@@ -87,9 +87,10 @@ class AnswerMachine:
         return self._state.rounds.is_last
 
     def summarise(self) -> None:
-        """Put the rounds and their tokens into the exchange's summary."""
+        """Put the rounds so far and their tokens into the exchange's summary."""
         summary, usage = self.exchange.summary, self.usage
         summary.rounds = max(self._state.rounds.number, 1)
+        summary.prompt = summary.output = 0
         summary.count(usage)
         if not (usage and usage[-1]):
             summary.keep_end(self.reading.last_unread)

@@ -349,6 +349,7 @@ class Runner:
     async def _tools(self, calls: Iterable[CapturedCall]) -> Output:
         """Wait for the calls of the step."""
         self.step.complete.set()
+        self.machine.summarise()  # a client may hang up while they run, and its line is written before this loop ends
         if tasks := [task for task in self.step.tasks.values() if not task.done()]:
             async for out in self._silence(tasks):
                 yield out

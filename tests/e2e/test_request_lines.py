@@ -178,7 +178,7 @@ def test_one_line_for_each_request_and_for_each_problem(
             headers=KEY,
             timeout=httpx2.Timeout(10, read=0.5),
         )
-    assert lines_of(proxy, mark, "^default  ")[1:] == [f"{LOOP} → pay(6)  the client hung up  TIME"]
+    assert lines_of(proxy, mark, "^default  ")[1:] == [f"{LOOP} → pay(6), N→N tokens  the client hung up  TIME"]
 
     mark = proxy.process.mark()
     body = {"model": MODEL, "input": 'call get_weather {"city": "Oslo"}', "store": False}
