@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _GAP = 2
 _NARROWEST = 8
 """Characters of a column that is cut: a time is never."""
+_UNLIMITED = 1_000_000
+"""The width of a pipe."""
+_WIDEST = 60
+"""Characters to which columns are filled in a pipe. Longer values are whole, and do not widen the other rows."""
 
 
 def fail(message: str) -> NoReturn:
@@ -56,7 +60,7 @@ def console() -> "Console":
     """A console for stdout. In a pipe, lines are neither wrapped nor cut."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 1_000_000
+    width = None if sys.stdout.isatty() else _UNLIMITED
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
@@ -78,6 +82,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]], 
         for at, column in enumerate(columns)
         if not rows or any(len(row[at]) for row in rows)
     }
+    if out.width == _UNLIMITED:
+        for line in (columns, *rows):
+            cells = (_padded(str(line[at]), min(width, _WIDEST)) for at, width in widths.items())
+            typer.echo((" " * _GAP).join(cells).rstrip())
+        return
     dropped = [columns.index(name) for name in droppable]
     while not (fits := _fit(widths, out.width)) and dropped:
         widths.pop(dropped.pop(0), None)
@@ -90,6 +99,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]], 
         table.add_row(*(row[at] for at in widths))
     out.width = max(out.width, sum(widths.values()) + _GAP * len(widths))
     out.print(table)
+
+
+def _padded(text: str, width: int) -> str:
+    from rich.cells import cell_len
+
+    return text + " " * (width - cell_len(text))
 
 
 def _fit(widths: dict[int, int], available: int) -> bool:

@@ -44,3 +44,14 @@ def test_where_that_does_not_suffice_a_column_is_left_out(table: list[str]) -> N
 @pytest.mark.parametrize("table", [20], indirect=True)
 def test_an_id_is_whole_on_any_terminal(table: list[str]) -> None:
     assert table[1].startswith(ID)
+
+
+def test_a_long_value_is_whole_in_a_pipe_and_does_not_widen_the_other_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [(ID, "done", "x" * 100_000, "1"), (ID, "failed", "", "2")]
+    output.print_table(("CALL", "STATUS", "ARGUMENTS", "N"), rows)
+    header, long, short = capsys.readouterr().out.splitlines()
+    assert long == f"{ID}  done    {'x' * 100_000}  1"
+    assert (short.split(), len(short) < 120) == ([ID, "failed", "2"], True)
+    assert header.index("ARGUMENTS") == long.index("xxx")
