@@ -51,6 +51,8 @@ def test_a_proxy_that_works_has_nothing_wrong(cli: Cli, proxy: Proxy, reachable:
     assert found["ports"] == [("ok", f"the proxy listens at the ports {proxy.url.rpartition(':')[2]}")]
     assert found["proxy"][0][0] == found["store"][0][0] == found["upstream"][0][0] == "ok"
     assert found["tools"] == [("ok", "1 tool was checked against Gemini's rules")]
+    proxy.run(proxy.store.put_toolset("two", Toolset(declarations=[{"name": "get_weather", "description": "x"}])))
+    assert doctor(cli, reachable)["tools"] == found["tools"], "a tool that two sessions have is one tool"
     text = cli("doctor", "--upstream", reachable).stdout
     assert text.splitlines()[-1] == "nothing is wrong"
 

@@ -1,5 +1,6 @@
 """Checks of the proxy that runs, or of what it would find at its start: state folder, store and tools."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,22 +95,24 @@ def _servers(api: "Api") -> Iterator[Finding]:
 
 def _tools(api: "Api") -> Iterator[Finding]:
     names = {"default": None, **dict.fromkeys(session["name"] for session in api.items("/v1/sessions"))}
-    count = 0
+    checked = set[str]()  # sessions share tools
     for name in names:
         if (found := api.find(f"/v1/sessions/{name}/tools")) is None:
             continue
         tools = list(found["tools"] or [])
         if found["shared"]:
             tools.append({"functionDeclarations": found["shared"]})
-        count += sum(len(tool.get("functionDeclarations", ())) for tool in tools)
+        checked.update(
+            json.dumps(one, sort_keys=True) for tool in tools for one in tool.get("functionDeclarations", ())
+        )
         if refusal := refusal_of(tools):
             fix = f"toolgraft tools show --session {name}; change the tool, and set it again"
             yield Finding("tools", "wrong", f"session {name}: Gemini would refuse its tools: {refusal}", fix)
-    if not count:
+    if not checked:
         yield Finding("tools", "note", "no session has tools", "toolgraft tools set FILE, or graft_tools=FILE.py")
     else:
-        checked = f"{output.count_of(count, 'tool')} {'was' if count == 1 else 'were'} checked"
-        yield Finding("tools", "ok", f"{checked} against Gemini's rules")
+        were = "was" if len(checked) == 1 else "were"
+        yield Finding("tools", "ok", f"{output.count_of(len(checked), 'tool')} {were} checked against Gemini's rules")
 
 
 def refusal_of(tools: list[dict[str, Any]]) -> str:
