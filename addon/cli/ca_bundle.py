@@ -14,7 +14,7 @@ from addon.settings import state_folder
 from addon.web.token import make_folder, write_file
 
 _NAME = "ca-bundle.pem"
-VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Variables that name the only CAs that a client trusts. NODE_EXTRA_CA_CERTS adds some to Node's own."""
 
 

@@ -65,7 +65,7 @@ def answer_lines(responses: Sequence[Document]) -> Iterator[str]:
         if index in ends:
             yield f"finish: {ends[index]}"
     if usage:
-        yield f"tokens: {amount(prompt_of(usage))} in, {amount(output_of(usage))} out"
+        yield f"usage: {amount(prompt_of(usage))} tokens in, {amount(output_of(usage))} out"
 
 
 def _turn(side: str, contents: Sequence[Document]) -> Iterator[str]:
@@ -104,7 +104,8 @@ def _part(part: Document) -> str:
 def _file(part: Document) -> str | None:
     """A part with an image, sound or file; None: it has none."""
     if isinstance(data := get(part, "inlineData"), dict):
-        size = len(data["data"]) * 3 // 4 if isinstance(data.get("data"), str) else 0
+        coded = data["data"].rstrip("=") if isinstance(data.get("data"), str) else ""
+        size = len(coded) * 3 // 4
         return f"[{_one_line(get(data, 'mimeType'))}, {_size(size)}]"
     if isinstance(file := get(part, "fileData"), dict):
         return f"[{_one_line(get(file, 'mimeType'))} at {_one_line(get(file, 'fileUri'))}]"

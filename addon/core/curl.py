@@ -12,6 +12,10 @@ _LONGEST_ARGUMENT = 100_000
 _VARIABLES = {"x-goog-api-key": "$GEMINI_API_KEY", "authorization": "Bearer $ACCESS_TOKEN"}
 
 
+_GLOB = frozenset("[]{}")
+"""What curl takes for ranges and lists of URLs."""
+
+
 def curl_command(
     method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes, *, secret: str, options: Iterable[str] = ()
 ) -> str:
@@ -19,6 +23,8 @@ def curl_command(
     invisible characters become JSON escapes. Raises ValueError if the body is not UTF-8."""
     text = printable_json(body.decode())
     lines = [f"curl -X {shlex.quote(method)} {_quoted(url, secret, '$GEMINI_API_KEY')}"]
+    if not _GLOB.isdisjoint(url):
+        lines.append("--globoff")
     lines += [shlex.quote(printable(option)) for option in options]
     for name, value in headers:
         lines.append(f"-H {_quoted(f'{name}: {value}', secret, _VARIABLES.get(name.lower(), _variable(name)))}")

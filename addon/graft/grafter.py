@@ -18,7 +18,6 @@ from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
-from addon.core.problems import problem
 from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
 from addon.graft.continuations import Continuations
@@ -45,20 +44,10 @@ from store.models import LookAhead
 logger = logging.getLogger("toolgraft")
 
 _ANSWERED = (Operation.GENERATE, Operation.STREAM)
-_SESSIONS = 4096
-"""The most sessions of which is known that stripping was mentioned."""
 _ASKERS = 256
 """The most pairs of asker and system instruction with cached keys."""
 
 OnPending = Literal["pass", "wait", "block"]
-
-
-def _mention_stripping(session: str) -> None:
-    logger.info(
-        "session %s: the tools of its clients are left out: graft_client_tools=keep keeps them",
-        session,
-        extra=problem("client_tools_removed", session=session),
-    )
 
 
 async def _never() -> None:
@@ -78,7 +67,7 @@ EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
 
 class Grafter:
     """`owners`: what runs the calls; None: all calls are answered by hand. `budget`: for what is remembered; None: one
-    of its own."""
+    of its own. `warner`: what is mentioned once was mentioned by it; None: nothing was."""
 
     def __init__(
         self,
@@ -88,6 +77,7 @@ class Grafter:
         shared: Sequence[Document] = (),
         owners: Owners | None = None,
         budget: Budget | None = None,
+        warner: Warner | None = None,
     ) -> None:
         self.store = store
         self.budget = budget or Budget()
@@ -99,11 +89,10 @@ class Grafter:
         self.true_turns = TrueTurns(store, self.budget)
         self.continuations = Continuations(self.budget)
         self._unnamed = functools.lru_cache(_ASKERS)(Keys)
-        self._warner = Warner()
+        self.warner = warner or Warner()
         self.plain_notes = PlainNotes(store, metrics, self.warn, self.failed)
         self._missed_turns = MissedTurns(metrics, self.budget)
         self._tool_counter = ToolCounter()
-        self._mention_stripping = functools.lru_cache(_SESSIONS)(_mention_stripping)
 
     def _forget(self) -> None:
         """Forget what is remembered of histories."""
@@ -186,7 +175,7 @@ class Grafter:
 
     def warn(self, text: str) -> None:
         """Log a warning, at a limited rate: see `Warner`."""
-        self._warner.warn(text)
+        self.warner.warn(text)
 
     # --- the request ------------------------------------------------------------------------------------------
 
@@ -270,7 +259,7 @@ class Grafter:
         summary.added = len(plan.names) + plan.builtins if plan.changes or is_cached else 0
         if config.strips and plan.changes and (removed := self._tool_counter.count(request.value("tools"))):
             summary.removed = removed
-            self._mention_stripping(config.session)
+            self.warner.mention_stripping(config.session)
         return summary
 
     def _remember(self, wire: Wire, config: SessionConfig, path: Sequence[str], request: Request) -> None:

@@ -13,6 +13,7 @@ from addon.core.tools.tool_plan import Toolbox, declared_names
 from addon.graft.exchange import Abandoned, Forward
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig
+from addon.graft.warner import ReplayWarner
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Target, takes_ids
@@ -108,7 +109,7 @@ async def replay(
     If `session` is given, only its requests are replayed; requests without a recorded session count as its own.
     `toolset` replaces the sessions' tools. `shared`: the declarations of the proxy's own tools. The store is only read:
     open it read-only, or give a `read_only` of it."""
-    grafter = Grafter(store, settings, Metrics(), shared)
+    grafter = Grafter(store, settings, Metrics(), shared, warner=ReplayWarner())
     for request in requests:
         client = request.client
         name = client.session or session or settings.session

@@ -1,9 +1,12 @@
 """Limits warnings about clients and models, who choose some of the words: each is logged once, and not too many."""
 
+import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+
+from addon.core.problems import problem
 
 logger = logging.getLogger("toolgraft")
 
@@ -17,6 +20,8 @@ MOST_OF_A_KIND = 20
 """The most warnings that differ only after their first colon: one client must not silence warnings about others."""
 
 _LONGEST = 2000
+_SESSIONS = 4096
+"""The most sessions of which is known that stripping was mentioned."""
 
 
 class Warner:
@@ -26,6 +31,11 @@ class Warner:
         self._logged: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._omitted = 0
+        self._mention = functools.lru_cache(_SESSIONS)(_mention_stripping)
+
+    def mention_stripping(self, session: str) -> None:
+        """Log that the tools of the session's clients are left out: once for each session."""
+        self._mention(session)
 
     def warn(self, text: str) -> None:
         """Log a warning. Repetitions go to the debug log only."""
@@ -51,3 +61,18 @@ class Warner:
         self._ends, self._omitted = now + WINDOW, 0
         self._logged.clear()
         self._kinds.clear()
+
+
+class ReplayWarner(Warner):
+    """For requests that no client sends now."""
+
+    def mention_stripping(self, session: str) -> None:
+        pass
+
+
+def _mention_stripping(session: str) -> None:
+    logger.info(
+        "session %s: the tools of its clients are left out: graft_client_tools=keep keeps them",
+        session,
+        extra=problem("client_tools_removed", session=session),
+    )

@@ -266,8 +266,8 @@ class Runtime:
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"graft_{name} cannot be changed while the proxy runs: restart it")
         self.settings = settings
-        shared = self.grafter.session_configs.shared
-        self.grafter = Grafter(self.store, settings, self.metrics, shared, self.executors, self.budget)
+        shared, warner = self.grafter.session_configs.shared, self.grafter.warner
+        self.grafter = Grafter(self.store, settings, self.metrics, shared, self.executors, self.budget, warner)
         self.recent.bodies.most = settings.keep_requests
         self.recent.bodies.shrink()
         if self.control is not None:

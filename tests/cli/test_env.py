@@ -57,6 +57,7 @@ def test_through_the_proxy_a_session_is_the_user_name_and_the_ca_is_mitmproxy_s(
         "NODE_USE_ENV_PROXY": "1",
         "SSL_CERT_FILE": ca,
         "REQUESTS_CA_BUNDLE": ca,
+        "CURL_CA_BUNDLE": ca,
     }
     assert f"{ca} does not exist yet" in result.stderr
     assert variables(session="default", proxy=True)["HTTPS_PROXY"] == "http://~models:x@127.0.0.1:9003"
@@ -69,12 +70,13 @@ def test_a_client_of_the_proxy_trusts_what_it_trusted_before_as_well(
     ca.write_text("OURS")
     companys.write_text("COMPANY")
     write_addresses(state, {"regular": ["http://127.0.0.1:9003"], "ca": str(ca)})
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_FILE", str(companys))
     found = variables(session="default", proxy=True)
     bundle = Path(found["SSL_CERT_FILE"])
     assert bundle.read_text().split() == ["OURS", "COMPANY"]
-    assert found["REQUESTS_CA_BUNDLE"] == str(bundle)
+    assert found["REQUESTS_CA_BUNDLE"] == found["CURL_CA_BUNDLE"] == str(bundle)
     assert found["NODE_EXTRA_CA_CERTS"] == str(ca)
     # in a shell that has these variables already
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))

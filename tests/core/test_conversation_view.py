@@ -1,5 +1,6 @@
 """Requests and answers as text that people read."""
 
+import base64
 import json
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_the_texts_of_a_stream_are_joined() -> None:
         "  degrees.",
         '  → get_weather({"city": "Oslo"}) [x1]',
         "finish: STOP",
-        "tokens: 1.2k in, 31 out",
+        "usage: 1.2k tokens in, 31 out",
     ]
 
 
@@ -116,3 +117,10 @@ def test_odd_shapes_are_shown_as_they_are() -> None:
     lines = list(request_lines(request))
     assert lines[:2] == ["user", "  one"]
     json.dumps(lines)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_the_size_of_an_image_is_that_of_its_bytes(size: int) -> None:
+    image = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(b"x" * size).decode()}}
+    lines = [*request_lines({"contents": [{"role": "user", "parts": [image]}]})]
+    assert lines[-1].strip() == f"[image/png, {size} bytes]"

@@ -27,6 +27,11 @@ def given(command: str) -> tuple[list[str], bytes]:
     return arguments, stdin.encode()
 
 
+def test_curl_does_not_take_brackets_of_a_url_for_a_range() -> None:
+    arguments, _ = given(curl_command("POST", "http://m.example/v1/models/a[1-2]{b}:c", [], b"{}", secret="SECRET"))
+    assert arguments[2:4] == ["http://m.example/v1/models/a[1-2]{b}:c", "--globoff"]
+
+
 def test_a_shell_gives_curl_the_request() -> None:
     body = json.dumps({"contents": [{"parts": [{"text": ODD}]}]}, ensure_ascii=False).encode()
     command = curl_command(

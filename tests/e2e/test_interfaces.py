@@ -152,5 +152,5 @@ def test_mitmdump_shows_the_conversation_where_it_shows_bodies(start: Callable[.
     proxy = start(gemini.url, arguments=("--set", "flow_detail=3"))
     session = new_session(proxy)
     ask(proxy, session, "say hello")
-    proxy.process.wait_for("tokens: ")
+    proxy.process.wait_for(r"usage: \d+ tokens in, \d+ out")
     assert "    user\n      say hello" in proxy.log

@@ -86,6 +86,19 @@ async def test_a_change_holds_from_the_next_request_on(make: Make) -> None:
     assert hooks.lifecycle.filter is None
 
 
+async def test_what_is_said_once_is_not_said_again_after_a_change(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="toolgraft")
+    hooks = make()
+    for session in ("one", "other"):
+        assert hooks.lifecycle.runtime is not None
+        hooks.lifecycle.runtime.grafter.warner.mention_stripping("a")
+        hooks.lifecycle.runtime.grafter.warn("a warning")
+        hooks.set(session=session)
+    said = [record.getMessage() for record in caplog.records if record.name == "toolgraft"]
+    assert said.count("a warning") == 1
+    assert len([one for one in said if "session a: the tools of its clients are left out" in one]) == 1
+
+
 async def test_a_change_holds_in_the_control_api_as_well(make: Make, tmp_path: Path) -> None:
     hooks = make(control="127.0.0.1:0", state=str(tmp_path))
     hooks.set(session="other", allow_hosts=["graft.example"])
