@@ -94,9 +94,9 @@ async def test_what_is_said_once_is_not_said_again_after_a_change(make: Make, ca
         hooks.lifecycle.runtime.grafter.warner.mention_stripping("a")
         hooks.lifecycle.runtime.grafter.warn("a warning")
         hooks.set(session=session)
-    said = [record.getMessage() for record in caplog.records if record.name == "toolgraft"]
-    assert said.count("a warning") == 1
-    assert len([one for one in said if "session a: the tools of its clients are left out" in one]) == 1
+    lines = [record.getMessage() for record in caplog.records if record.name == "toolgraft"]
+    assert lines.count("a warning") == 1
+    assert len([one for one in lines if "session a: the tools of its clients are left out" in one]) == 1
 
 
 async def test_a_change_holds_in_the_control_api_as_well(make: Make, tmp_path: Path) -> None:
