@@ -16,7 +16,7 @@ from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import error_response, has_last_words, on_break
-from addon.hooks.error_replies import failed, refusal, response_of, too_long, unavailable, unreachable
+from addon.hooks.error_replies import failed, response_of, too_long, unavailable, unreachable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
 from addon.hooks.hangup import Hangup
@@ -114,8 +114,7 @@ class Grafting:
             return
         if _NO_URL.search(flow.request.path):
             why = "the URL holds characters that must be percent-encoded"
-            flow.response = refusal(400, "INVALID_ARGUMENT", why)
-            runtime.grafter.warn(f"the proxy refused a request: {why}")
+            self.routing.refuse(flow, 400, "INVALID_ARGUMENT", why)
             return
         self._requests[flow] = _GraftedRequest(
             route, config, put(flow.request.headers, b"accept-encoding", b"identity"), expected is not None

@@ -81,7 +81,7 @@ class Routing:
         if runtime is None:
             return
         if self._is_control(flow.request.data.host, flow.request.data.port):
-            self._refuse(flow, 403, "PERMISSION_DENIED", _OWN_CONTROL)
+            self.refuse(flow, 403, "PERMISSION_DENIED", _OWN_CONTROL)
             return
         user = _user_of(flow, names(flow.request.headers))
         if user and not _signed_in(flow):
@@ -123,7 +123,7 @@ class Routing:
         present = names(request.headers)
         why = self._refusal_reason(request, target, claimed, present, settings)
         if why is not None:
-            self._refuse(flow, 403, "PERMISSION_DENIED", why)
+            self.refuse(flow, 403, "PERMISSION_DENIED", why)
             return
         if runtime.ending and not (target is None and prefixed is None):
             flow.response = unavailable(target)
@@ -202,25 +202,12 @@ class Routing:
                 break
         if owner is not None and not settings.may_use(owner, session):
             why = f"session {session!r} is not that of {owner!r}: see graft_session_access"
-            self._refuse(flow, 403, "PERMISSION_DENIED", why)
+            self.refuse(flow, 403, "PERMISSION_DENIED", why)
             return
         if target is not None:
             self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path), is_named)
             if target.operation is not Operation.LIVE:
                 self.in_flight.add(flow, target)
-
-    # --- refusals ---------------------------------------------------------------------------------------------
-
-    def _refuse_session(self, flow: http.HTTPFlow, name: str, where: str) -> None:
-        why = f"{where} names the session {name!r}, which must be {SESSION_FORM}"
-        self._refuse(flow, 400, "INVALID_ARGUMENT", why)
-
-    def _refuse(self, flow: http.HTTPFlow, code: int, status: str, why: str) -> None:
-        """Answer for the upstream. mitmproxy's lines about the request look as if the upstream had answered, so the
-        log says who did, and why."""
-        flow.response = refusal(code, status, why)
-        if (runtime := self.lifecycle.runtime) is not None:
-            runtime.grafter.warn(f"the proxy refused a request: {why}")
 
     def _is_control(self, host: str, port: int) -> bool:
         own = self.lifecycle.runtime.control_address if self.lifecycle.runtime else None
@@ -233,6 +220,19 @@ class Routing:
     def redirected_request(self, flow: http.HTTPFlow) -> http.Request | None:
         """The request to send instead of the flow's because of `graft_redirect`, or None."""
         return redirected(flow.request, self.lifecycle.settings().redirect)
+
+    # --- refusals ---------------------------------------------------------------------------------------------
+
+    def _refuse_session(self, flow: http.HTTPFlow, name: str, where: str) -> None:
+        why = f"{where} names the session {name!r}, which must be {SESSION_FORM}"
+        self.refuse(flow, 400, "INVALID_ARGUMENT", why)
+
+    def refuse(self, flow: http.HTTPFlow, code: int, status: str, why: str) -> None:
+        """Answer for the upstream. mitmproxy's lines about the request look as if the upstream had answered, so the
+        log says who did, and why."""
+        flow.response = refusal(code, status, why)
+        if (runtime := self.lifecycle.runtime) is not None:
+            runtime.grafter.warn(f"the proxy refused a request: {why}")
 
 
 def _remove_prefix(request: http.Request) -> str | None:
