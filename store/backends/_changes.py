@@ -1,17 +1,19 @@
 """Recent writes to a session's ledger, so that readers can keep cached look-ups that no write concerned.
 
-For backends with one writing process. Bounded: for older revisions the changes are unknown.
+Bounded: for older revisions the changes are unknown.
 """
 
-from collections import deque
+import itertools
 from collections.abc import Collection
-from typing import NamedTuple
 
 from store.budget import Budget, Share
 from store.models import LedgerChanges
 
-WRITES = 512
-"""The number of recent writes that are known."""
+MOST = 2048
+"""The turns and keys whose last writes are known."""
+
+_EACH = 160
+"""The approximate memory use of one of them in bytes."""
 
 
 class Deletions:
@@ -28,60 +30,55 @@ class Deletions:
         return self._numbers.get(session) or 0
 
 
-class _Write(NamedTuple):
-    revision: int
-    turn_ids: Collection[str]
-    keys: Collection[bytes]
-
-    @property
-    def size(self) -> int:
-        return 256 + 80 * (len(self.turn_ids) + len(self.keys))
-
-
 class Changes:
-    """The writes to one session's ledger, by the resulting revision."""
+    """The last writes to one session's ledger: of each turn and key that they concerned, the last revision."""
 
-    __slots__ = ("_known_from", "_writes", "revision", "size")
+    __slots__ = ("_known_from", "_last", "revision")
 
     def __init__(self, revision: int = -1) -> None:
         """`revision`: the ledger's, -1 if it is unknown."""
-        self._writes: deque[_Write] = deque()
+        self._last: dict[str | bytes, int] = {}  # turn ids and keys, the last written at the end
         self._known_from = self.revision = revision
-        self.size = 0
+
+    @property
+    def size(self) -> int:
         """The approximate memory use in bytes."""
+        return _EACH * len(self._last)
 
     def note(self, before: int, revision: int, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
         """A write from one revision to the next concerned these turns and keys. `before` 0: the ledger had no turns, or
         its revision was unknown."""
+        last = self._last
         if before != self.revision or not before:  # a write is unknown here
-            self._writes.clear()
-            self.size = 0
+            last.clear()
             self._known_from = before or revision  # a deleted session of this name may have had any older revision
-        if len(self._writes) == WRITES:
-            self._forget_oldest()
-        write = _Write(revision, turn_ids, keys)
-        self._writes.append(write)
-        self.size += write.size
+        written: list[str | bytes] = [*turn_ids, *keys]
+        for one in written:
+            last.pop(one, None)  # it moves to the end
+            last[one] = revision
         self.revision = revision
+        if len(last) > MOST:
+            self._keep(MOST * 7 // 8)  # more than necessary, so that this is not done for each write
 
     def shrink(self, size: int) -> None:
         """Forget the oldest writes until the rest takes at most so many bytes."""
-        while self.size > size and self._writes:
-            self._forget_oldest()
+        if self.size > size:
+            self._keep(size // _EACH)
 
-    def _forget_oldest(self) -> None:
-        oldest = self._writes.popleft()
-        self._known_from = oldest.revision
-        self.size -= oldest.size
+    def _keep(self, most: int) -> None:
+        for one in list(itertools.islice(self._last, len(self._last) - most)):
+            self._known_from = self._last.pop(one)
 
     def since(self, revision: int, now: int) -> LedgerChanges | None:
         """The changes after `revision` up to `now`; None if they are unknown."""
-        if revision < self._known_from or now != self.revision:
+        if not self._known_from <= revision <= now == self.revision:
             return None
         changes = LedgerChanges()
-        for write in reversed(self._writes):
-            if write.revision <= revision:
+        for one, last in reversed(self._last.items()):
+            if last <= revision:
                 break
-            changes.turn_ids.update(write.turn_ids)
-            changes.keys.update(write.keys)
+            if isinstance(one, str):
+                changes.turn_ids.add(one)
+            else:
+                changes.keys.add(one)
         return changes
