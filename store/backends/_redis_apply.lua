@@ -98,11 +98,18 @@ for _ = 1, count() do
         redis.call('ZREM', at, entry)
       end
     end
-  elseif name == 'REVISE' then -- the zset of turns: a ledger without turns has no revision
+  elseif name == 'REVISE' then -- the zset of turns; unless its changes are unknown, the zset of writes, how many are
+    -- kept and for how many seconds, and the write's turns and keys. A ledger without turns has no revision.
     before = redis.call('HGET', at, 'revision') or 0
     if redis.call('EXISTS', KEYS[tonumber(values[1])]) == 1 then
       after = digits(number)
       redis.call('HSET', at, 'revision', after)
+      if values[2] then
+        local writes = KEYS[tonumber(values[2])]
+        redis.call('ZADD', writes, after, string.format('%016.0f%016.0f', before, after) .. values[5])
+        redis.call('ZREMRANGEBYRANK', writes, 0, -1 - values[3])
+        redis.call('EXPIRE', writes, values[4])
+      end
     else
       redis.call('HDEL', at, 'revision')
     end

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from store.backends import _records as records
 from store.backends import _redis_url as urls
 from store.backends import _redis_values as values
+from store.backends import _redis_writes as writes
 from store.backends._changes import Changes
 from store.backends._clocks import Clocks, Now
 from store.backends._redis_confirm import Primary, SharedWait
@@ -69,8 +70,7 @@ class RedisBase(Store):
         # What this process has just written: the next write begins with it.
         self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 48, 1 / 6, one=1 / 8)
         self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
-        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 48, 1 / 12, one=1)
-        self._revisions: Share[str, int] = budget.share("ledger revisions", 1 / 192, 1 / 48)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 40, 1 / 10, one=1)
         self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192, 1 / 48)
 
     @classmethod
@@ -121,7 +121,7 @@ class RedisBase(Store):
 
     def forget(self) -> None:
         """Forget what is remembered of the server's data."""
-        for share in (self.recent, self._sessions, self._writes, self._revisions, self._delivered):
+        for share in (self.recent, self._sessions, self._writes, self._delivered):
             share.clear()
 
     async def ping(self) -> None:
@@ -219,7 +219,6 @@ class RedisBase(Store):
                 return conflicts
             if primary:
                 self._primary.note_write(primary.decode())
-            self._writes.pop(tx.session)
             return {}
         for place, value in tx.written.items():
             if value is None:
@@ -232,7 +231,6 @@ class RedisBase(Store):
         self._last_number = max(self._last_number, number + max(len(tx.events) - 1, 0))
         if tx.unknown_changes:
             self._writes.pop(tx.session)
-            self._note_revision(tx.session, after)
         elif tx.touched is not None:
             self._note_change(tx.session, before, after, *tx.touched)
         return {}
@@ -240,18 +238,25 @@ class RedisBase(Store):
     def _note_change(
         self, session: str, before: int, after: int, turn_ids: Collection[str], keys: Collection[bytes]
     ) -> None:
-        """This process has written these turns and keys, between these revisions of the session's ledger."""
-        if after:
-            changes = self._writes.get(session) or Changes()
+        """This process has written these turns and keys, between these revisions of the session's ledger. If others
+        have written before it, the next snapshot reads it with theirs."""
+        changes = self._writes.get(session)
+        if changes is not None and changes.revision == before and after:
             changes.note(before, after, turn_ids, keys)
-            changes.shrink(self._writes.largest // 2)
-            self._writes.put(session, changes, changes.size)
-        self._note_revision(session, after)
+            self._keep_changes(session, changes)
 
-    def _note_revision(self, session: str, revision: int) -> None:
-        known = self._revisions.get(session) or 0
-        if not revision or revision > known:  # answers to concurrent writes come in any order
-            self._revisions.put(session, revision, SMALL)
+    def _note_changes(self, session: str, revision: int, entries: Sequence[bytes]) -> None:
+        """The session's ledger has this revision, and these are writes after the last one that is known."""
+        changes = self._writes.get(session)
+        if changes is not None:
+            writes.follow(changes, entries)
+        if changes is None or changes.revision != revision:  # a write is missing
+            changes = Changes(revision)
+        self._keep_changes(session, changes)
+
+    def _keep_changes(self, session: str, changes: Changes) -> None:
+        changes.shrink(self._writes.largest // 2)
+        self._writes.put(session, changes, changes.size)
 
     # --- records ----------------------------------------------------------------------------------------------
 

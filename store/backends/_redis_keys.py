@@ -5,6 +5,7 @@ from typing import Final
 SESSION: Final = (
     "session",  # hash: the session's record, its version, and the version it had when it was deleted
     "ledger",  # hash: the revision, the last dropped event, and the time of the oldest note
+    "writes",  # zset: the last writes to the ledger, by the resulting revision
     "turn",  # hash by turn id: keys, ids of calls, record
     "turns",  # zset: turn ids by place
     "dated",  # zset: turn ids by age, if their places are not about the same

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from store.backends import _redis_values as values
+from store.backends import _redis_writes as writes
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
 from store.backends._redis_call_records import index_call, places_of, put_parts
@@ -113,10 +114,13 @@ class RedisLedger(RedisCalls):
         if not keys:
             return
         of, wall = self.keys.of, self.times().wall
-        names = [of(session, name) for name in ("plain", "ledger", "turns")]
+        names = [of(session, name) for name in ("plain", "ledger", "turns", "writes")]
         times = self._life, repr(wall), repr(wall + 2 * self.ttl), session, note(wall, b"")
+        keys = list(dict.fromkeys(keys))
         reply = await self.link.write(
-            save_note(), [self.keys.number, *names, self.keys.due], [*times, chain, *dict.fromkeys(keys)]
+            save_note(),
+            [self.keys.number, *names, self.keys.due],
+            [*times, chain, writes.MOST, writes.KEPT, writes.packed((), keys), *keys],
         )
         before, after = map(int, reply)
         self._note_change(session, before, after, (), keys)
@@ -200,10 +204,9 @@ class RedisLedger(RedisCalls):
         return None
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
-        changes, now = self._writes.get(session), self._revisions.get(session)
-        if since == now:
-            return LedgerChanges()
-        return None if changes is None or now is None else changes.since(since, now)
+        if (changes := self._writes.get(session)) is None:
+            return None
+        return LedgerChanges() if since == changes.revision else changes.since(since, changes.revision)
 
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         rules.check_limit(limit)

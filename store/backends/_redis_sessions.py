@@ -8,6 +8,7 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import SMALL, RedisBase, body_of
 from store.backends._redis_keys import SESSION
+from store.backends._redis_link import Command
 from store.backends._redis_transaction import Transaction, transact
 from store.base import StoreUnavailable
 from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
@@ -22,17 +23,21 @@ class RedisSessions(RedisBase):
         of = self.keys.of
         kept = self._sessions.get(session)
         fields = ["version", "deleted", *([] if kept else ["record"])]
-        found, revision, undelivered = await run(
+        commands: list[Command] = [
             ("HMGET", of(session, "session"), *fields),
             ("HGET", of(session, "ledger"), "revision"),
             ("EXISTS", of(session, "request")),
-        )
+        ]
+        changes = self._writes.get(session)
+        if changes is not None and changes.revision:
+            commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
+        found, number, undelivered, *entries = await run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
-        version, deleted = found[0], int(found[1] or 0)
-        self._note_revision(session, int(revision or 0))
+        version, deleted, revision = found[0], int(found[1] or 0), int(number or 0)
+        self._note_changes(session, revision, entries[0] if entries else ())
         if version is None:
             self._sessions.pop(session)
-            return Snapshot(None, -deleted, int(revision or 0))
+            return Snapshot(None, -deleted, revision)
         if kept is None or kept[0] != int(version):
             if kept is not None:  # another process has written it
                 ((version, record),) = await self.link.run(("HMGET", of(session, "session"), "version", "record"))
@@ -42,7 +47,7 @@ class RedisSessions(RedisBase):
                 record = found[2]
             kept = int(version), _readable(session, record)
             self._sessions.put(session, kept, records.memory_of(len(kept[1].model_dump_json())))
-        return Snapshot(kept[1], kept[0], int(revision or 0))
+        return Snapshot(kept[1], kept[0], revision)
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
         rules.check_limit(limit)
@@ -89,7 +94,7 @@ class RedisSessions(RedisBase):
         def compute(tx: Transaction) -> bool:
             session, last = _session(tx, readable=False)
             rules.check_version(session, name, if_version)
-            kept = [key for key in SESSION if key not in ("session", "ledger")]
+            kept = [key for key in SESSION if key not in ("session", "ledger", "writes")]
             found, call_ids = tx.need(
                 ("EXISTS", *(of(name, key) for key in kept)), ("ZRANGE", of(name, "calls"), 0, -1)
             )
@@ -100,7 +105,7 @@ class RedisSessions(RedisBase):
             tx.do("DEL", "session")
             tx.do("HSET", "session", "deleted", max(int(self.link.time() * 1e6), last + 1))
             tx.do("EXPIRE", "session")
-            for key in (*kept, "ledger"):
+            for key in (*kept, "ledger", "writes"):
                 tx.do("UNLINK", key)
             tx.do_shared("UNLINK", self.keys.events(name))
             for call_id in call_ids:

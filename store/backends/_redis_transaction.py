@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from store.backends import _redis_values as values
+from store.backends import _redis_writes as writes
 from store.backends._clocks import Now
 from store.backends._redis_keys import STAMPED, Keys
 from store.backends._redis_link import Command, Script
@@ -199,8 +200,12 @@ class Transaction:
         lasting = self.keys.of(self.session, "session")
         begin = of(self.session, "")
         operations = list(self.operations)
-        if self.touched is not None or self.unknown_changes:
-            operations.append(("REVISE", of(self.session, "ledger"), (_Key(of(self.session, "turns")),)))
+        turns = _Key(of(self.session, "turns"))
+        if self.unknown_changes:
+            operations.append(("REVISE", of(self.session, "ledger"), (turns,)))
+        elif self.touched is not None:
+            told = (_Key(of(self.session, "writes")), writes.MOST, writes.KEPT, writes.packed(*self.touched))
+            operations.append(("REVISE", of(self.session, "ledger"), (turns, *told)))
         if self.events:
             operations.append(("ZADD", self.keys.due, ("LT", self.now.wall + self._store.ttl, self.session)))
         own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)

@@ -83,6 +83,16 @@ def unpack(value: bytes) -> tuple[list[bytes], bytes]:
     return strings, value[at:]
 
 
+def parts_of(joined: bytes) -> list[bytes]:
+    """The parts that `prefix` has joined."""
+    parts, at = [], 0
+    while at < len(joined):
+        start = at + _SIZE
+        at = start + int.from_bytes(joined[at:start])
+        parts.append(joined[start:at])
+    return parts
+
+
 def compress(text: str) -> bytes:
     data = text.encode()
     if len(data) < _SMALL:

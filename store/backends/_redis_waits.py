@@ -6,11 +6,12 @@ process knew before do not wake it. A mixin of `RedisStore`.
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Collection
+
+import pydantic_core
 
 from store.backends._redis_retries import RedisRetries
 from store.backends._waiters import Key
@@ -91,13 +92,14 @@ class RedisWaits(RedisRetries):
                 await self._waiters.wanted(_REST)
 
     def _wake(self, number: int, fields: dict[bytes, bytes]) -> None:
-        session = fields[b"s"].decode()
-        wakes = json.loads(fields[b"w"])
+        session, wakes = fields[b"s"].decode(), pydantic_core.from_json(fields[b"w"])
+        if wakes["changed"] and self.on_change is not None:
+            self.on_change(session)
+        if not self._waiters:
+            return
         keys: list[Key] = [("events", None), ("events", session)] if int(fields[b"n"]) else []
         if wakes["changed"]:
             keys.append(("session", session))
-            if self.on_change is not None:
-                self.on_change(session)
         for call_id, tool in wakes["calls"]:
             keys.append(("call", call_id))
             if tool is not None:

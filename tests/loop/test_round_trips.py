@@ -1,7 +1,7 @@
 """How often a request waits for a shared store: each exchange with it is a round trip through the network."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -20,8 +20,13 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-async def proxy() -> AsyncIterator[Proxy]:
-    store: Any = open_url(servers.new_url(), ttl=1000.0)
+def url() -> str:
+    return servers.new_url()
+
+
+@pytest.fixture
+async def proxy(url: str) -> AsyncIterator[Proxy]:
+    store: Any = open_url(url, ttl=1000.0)
     yield Proxy(store=store)
     await store.close()
 
@@ -54,6 +59,32 @@ HIDDEN = "call lookup {}"
 async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
     proxy: Proxy, gemini: StrictGemini, words: list[str], most: list[int]
 ) -> None:
+    trips = await chat(proxy, words)
+    assert all(one <= limit for one, limit in zip(trips, most, strict=True)), trips
+    assert gemini.refused == []
+
+
+@pytest.mark.usefixtures("gemini")
+async def test_the_writes_of_other_processes_cost_a_request_no_round_trip(proxy: Proxy, url: str) -> None:
+    other = open_url(url, ttl=1000.0)
+    await other.open()
+    writes = iter(range(100))
+
+    async def write() -> None:
+        await other.save_plain("default", [b"%d" % next(writes)])
+
+    # long enough to be remembered, and with another answer each time
+    trips = await chat(proxy, [LOOP, "thanks " * 400, *(f"thanks, {number}" for number in range(8))], write)
+    await other.close()
+    assert trips[0] <= 4
+    assert max(trips[1:]) <= 2, trips  # what it has looked up before still holds
+
+
+async def nothing() -> None: ...
+
+
+async def chat(proxy: Proxy, words: list[str], between: Callable[[], Awaitable[None]] = nothing) -> list[int]:
+    """The round trips of each request of a chat. `between`: run before each of them."""
     proxy.tools.add("weather", weather)
     await proxy.open()
     store: Any = proxy.store
@@ -64,6 +95,7 @@ async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
     history: list[Document] = []
     trips, settling = [], []
     for text in words:
+        await between()
         before = store.link.round_trips
         history.append(user(text))
         runner, played = await proxy.prepare(history)
@@ -73,9 +105,8 @@ async def test_a_request_waits_for_a_shared_store_as_seldom_as_possible(
         history.append(model(played.text))
         await asyncio.sleep(0)  # the next request comes later
         trips.append(store.link.round_trips - before)
-    assert all(one <= limit for one, limit in zip(trips, most, strict=True)), trips
-    assert gemini.refused == []
     await asyncio.wait(settling)
+    return trips
 
 
 async def test_a_whole_answer_is_captured_without_a_loop_and_a_repeated_request_goes_on_with_its_calls(

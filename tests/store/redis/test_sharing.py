@@ -60,7 +60,9 @@ async def test_what_one_writes_the_other_reads_and_goes_on_with(stores: Stores) 
     assert before is not None
     await two.save_plain("one", [b"plain"])
     assert await revision_of(one) != before
-    assert one.changes("one", before) is None, "one does not know what two wrote"
+    changes = one.changes("one", before)
+    assert changes is not None
+    assert (changes.turn_ids, changes.keys) == (set(), {b"plain"})
 
 
 async def _answered(store: RedisStore, call: Call) -> tuple[Call, bool]:
