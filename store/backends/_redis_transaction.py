@@ -204,8 +204,8 @@ class Transaction:
         if self.unknown_changes:
             operations.append(("REVISE", of(self.session, "ledger"), (turns,)))
         elif self.touched is not None:
-            told = (_Key(of(self.session, "writes")), writes.MOST, writes.KEPT, writes.packed(*self.touched))
-            operations.append(("REVISE", of(self.session, "ledger"), (turns, *told)))
+            known = (_Key(of(self.session, "writes")), writes.MOST, writes.KEPT, writes.packed(*self.touched))
+            operations.append(("REVISE", of(self.session, "ledger"), (turns, *known)))
         if self.events:
             operations.append(("ZADD", self.keys.due, ("LT", self.now.wall + self._store.ttl, self.session)))
         own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)

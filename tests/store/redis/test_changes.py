@@ -34,7 +34,7 @@ def touched(store: RedisStore, since: int) -> Touched | None:
     return None if changes is None else (changes.turn_ids, changes.keys - {b""})
 
 
-async def seen(store: RedisStore) -> int:
+async def snapshot_of(store: RedisStore) -> int:
     """The ledger's revision, which the store reads with the writes of others."""
     revision = await revision_of(store)
     assert revision is not None
@@ -44,7 +44,7 @@ async def seen(store: RedisStore) -> int:
 async def begun(stores: Stores) -> list[int]:
     """The revision that each store knows of a ledger with a turn."""
     await save(stores[0], "t0", created_at=stores[0].times().wall)
-    return [await seen(store) for store in stores]
+    return [await snapshot_of(store) for store in stores]
 
 
 async def test_writes_of_others_are_known_after_the_next_snapshot(stores: Stores) -> None:
@@ -53,11 +53,11 @@ async def test_writes_of_others_are_known_after_the_next_snapshot(stores: Stores
     call = await save(two, "t1", keys=[b"a", b"b"], user_key=b"user")
     await two.save_plain("one", [b"plain"])
     assert touched(one, first) == (set(), set()), "nobody has told it"
-    second = await seen(one)
+    second = await snapshot_of(one)
     assert touched(one, first) == ({"t1"}, {b"a", b"b", b"user", b"plain"})
     await one.answer("one", call.call_id, result=1)
     await two.bind("one", b"user", [b"bound"])
-    await seen(one)
+    await snapshot_of(one)
     assert touched(one, second) == ({"t1"}, {b"bound"})
     assert touched(one, first) == ({"t1"}, {b"a", b"b", b"user", b"plain", b"bound"})
 
@@ -70,7 +70,7 @@ async def test_own_writes_between_those_of_others_are_known_in_their_order(store
     await two.save_plain("one", [b"2"])
     await one.save_plain("one", [b"3"])
     assert touched(one, first) == (set(), {b"1"}), "what came before the last one is unknown"
-    await seen(one)
+    await snapshot_of(one)
     assert touched(one, first) == (set(), {b"1", b"2", b"3"})
 
 
@@ -79,15 +79,15 @@ async def test_more_writes_than_are_kept_are_unknown(stores: Stores) -> None:
     first, *_ = await begun(stores)
     for number in range(writes.MOST):
         await two.save_plain("one", [b"%d" % number])
-    second = await seen(one)
+    second = await snapshot_of(one)
     assert touched(one, first) == (set(), {b"%d" % number for number in range(writes.MOST)})
     for number in range(writes.MOST + 1):
         await two.save_plain("one", [b"%d" % number])
-    third = await seen(one)
+    third = await snapshot_of(one)
     assert touched(one, first) is None
     assert touched(one, second) is None
     await two.save_plain("one", [b"later"])
-    await seen(one)
+    await snapshot_of(one)
     assert touched(one, third) == (set(), {b"later"})
 
 
@@ -109,10 +109,10 @@ async def test_writes_that_nobody_has_kept_are_unknown(stores: Stores) -> None:
     await two.save_plain("one", [b"1"])
     await one.link.run(("DEL", one.keys.of("one", "writes")))
     await two.save_plain("one", [b"2"])
-    second = await seen(one)
+    second = await snapshot_of(one)
     assert touched(one, first) is None
     await two.save_plain("one", [b"3"])
-    await seen(one)
+    await snapshot_of(one)
     assert touched(one, second) == (set(), {b"3"})
 
 
@@ -125,10 +125,10 @@ async def test_damaged_writes_are_unknown(stores: Stores, entry: bytes) -> None:
     ((last, score),) = await one.link.run(("ZRANGE", key, -1, -1, "WITHSCORES"))
     await one.link.run(("ZREM", key, last), ("ZADD", key, score, entry))
     await two.save_plain("one", [b"2"])
-    second = await seen(one)
+    second = await snapshot_of(one)
     assert touched(one, first) is None
     await two.save_plain("one", [b"3"])
-    await seen(one)
+    await snapshot_of(one)
     assert touched(one, second) == (set(), {b"3"})
 
 
@@ -137,17 +137,17 @@ async def test_changes_of_a_ledger_that_was_emptied_are_unknown(stores: Stores) 
     first, *_ = await begun(stores)
     await two.delete_session("one")
     await save(two, "t1", keys=[b"new"], created_at=1.0)
-    second = await seen(one)
+    second = await snapshot_of(one)
     assert touched(one, first) is None
     await two.save_plain("one", [b"1"])
-    third = await seen(one)
+    third = await snapshot_of(one)
     assert touched(one, second) == (set(), {b"1"})
 
     await two.expire()
-    assert await seen(one) == 0
+    assert await snapshot_of(one) == 0
     assert touched(one, third) is None
     await save(two, "t2", created_at=two.times().wall)
-    await seen(one)
+    await snapshot_of(one)
     assert touched(one, 0) is None
     assert touched(one, third) is None
     assert await one.delete_session("one")
@@ -158,7 +158,7 @@ async def test_no_write_is_ever_left_out(stores: Stores) -> None:
     """Whatever three processes write at the same time, and whenever each of them looks."""
     rng = random.Random(7)
     written: list[str] = []
-    seen_at = [{revision: 0} for revision in await begun(stores)]  # of each store: how much was written before
+    looked_at = [{revision: 0} for revision in await begun(stores)]  # of each store: how much was written before
     answers = []
     for _ in range(120):
         several = [rng.choice(stores) for _ in range(rng.choice([0, 1, 2, 5, 60]))]
@@ -166,9 +166,9 @@ async def test_no_write_is_ever_left_out(stores: Stores) -> None:
         written += (f"t{first + number}" for number in range(len(several)))
         writing = [write(store, name, rng) for store, name in zip(several, written[first:], strict=True)]
         await asyncio.gather(*writing, *(revision_of(store) for store in stores if rng.random() < 0.5))
-        for store, before in zip(stores, seen_at, strict=True):
+        for store, before in zip(stores, looked_at, strict=True):
             if rng.random() < 0.5:
-                revision = await seen(store)
+                revision = await snapshot_of(store)
                 for since, start in before.items():
                     answers.append(found := touched(store, since))
                     assert found is None or found[1] >= {name.encode() for name in written[start:]}
