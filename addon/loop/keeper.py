@@ -80,7 +80,11 @@ class ResultKeeper:
     async def _store(
         self, session: str, call_id: str, result: Any, error: str | None, parts: Sequence[Document]
     ) -> Call:
-        call, changed = await self.store.answer(session, call_id, result=result, error=error, parts=parts)
+        try:
+            call, changed = await self.store.answer(session, call_id, result=result, error=error, parts=parts)
+        except UnknownCall:  # the server that takes this one's place may know it
+            self._remember_answer(session, call_id, result, error, parts)
+            raise
         self._remember_answer(session, call_id, result, error, parts)
         if changed:
             self.count(call.status)
@@ -103,7 +107,11 @@ class ResultKeeper:
 
     async def _settle(self, session: str, call_id: str, status: Status, error: str, has_begun: bool) -> Call:
         settle = partial(self.store.settle, session, call_id, status, error=error, has_begun=has_begun)
-        call = await settle()
+        try:
+            call = await settle()
+        except UnknownCall:
+            self._late_writes.remember(call_id, settle)
+            raise
         if call.status is status:  # otherwise it was final before
             self._late_writes.remember(call_id, settle)
             self.count(status)

@@ -45,6 +45,11 @@ class Shared:
     def save(self) -> None:
         assert "OK" in servers.answer_of(self.port, "SAVE")
 
+    def save_and_forget(self) -> None:
+        """What is there comes back with the next start."""
+        self.save()
+        assert "OK" in servers.answer_of(self.port, "FLUSHALL")
+
     def lose_writes_since_save(self) -> None:
         os.kill(servers.pid_of(self.port), signal.SIGKILL)
         servers.until(lambda: not servers.listens(self.port))
@@ -123,6 +128,16 @@ async def test_a_retry_gets_the_result_that_the_server_has_lost(
         first.upstream(LosesWrites(shared))
         await first.ask("x")
         await _retry(shared, second, expected)
+
+
+async def test_a_retry_gets_a_result_although_another_server_did_not_know_its_call(shared: Shared) -> None:
+    """As after two failovers within seconds, of which the first one is to a server that lacks the call."""
+    async with AsyncExitStack() as stack:
+        first, second = await shared.proxy("one", stack), await shared.proxy("two", stack)
+        shared.within = shared.save_and_forget
+        first.upstream(LosesWrites(shared))
+        await first.ask("x")
+        await _retry(shared, second, {"result": "sent"})
 
 
 async def test_a_call_that_had_its_result_is_not_ended_without_it(shared: Shared) -> None:
