@@ -69,8 +69,8 @@ async def table(effort: Effort) -> list[Row]:
 
 
 def fill(url: str, session: str, call: Call, count: int) -> None:
-    """Copy this call and its turn so many times, in all hashes, indexes and strings that name them. Events are not
-    copied: of each session 10,000 are kept."""
+    """Copy this call and its turn so many times, in all hashes, indexes and strings that name them. Events and writes
+    are not copied: of each session the last 10,000 and 128 are kept."""
     client = redis.Redis.from_url(url)
     keys = Keys("toolgraft")
     turn_id, call_id = call.turn_id, call.call_id
@@ -89,6 +89,8 @@ def _named(client: Any, keys: Keys, session: str, *ids: bytes) -> list[tuple[byt
     found: list[tuple[bytes, str, bytes, Any]] = []
     for key in client.scan_iter(keys.of(session, "*")):
         kind = client.type(key).decode()
+        if key == keys.of(session, "writes"):
+            continue
         entries = {"hash": client.hscan_iter, "zset": client.zscan_iter}.get(kind, lambda key: ())(key)
         found += [(key, kind, name, value) for name, value in entries if any(one in name for one in ids)]
     return found
