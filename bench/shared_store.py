@@ -137,6 +137,8 @@ async def _processes(effort: Effort, port: int, url: str) -> list[Row]:
             grafted(port, None, *options, workers=2) as two,
             grafted(port, None, f"graft_store={url}-apart", f"graft_tools={TOOLS}") as another,
         ):
+            for side in (one, another):  # a ledger without turns is never looked into
+                await _loops(side)
             for turns, limit in (("the kernel's turns", None), (f"turns of {SLICE * 1000:g} ms", 0.9)):
                 if limit and not all([lengthen_slices(side.process) for side in (one, two, another)]):
                     continue  # and so there is no such row
@@ -152,6 +154,12 @@ async def _processes(effort: Effort, port: int, url: str) -> list[Row]:
         spread = f"{min(values):.2f} to {max(values):.2f} in {len(values)} starts"
         rows.append(at_least(what, limit, median(values), "; ".join(filter(None, [spread, rates.get(what)]))))
     return rows
+
+
+async def _loops(side: Side) -> None:
+    clients = await Clients.connect(side.port, head(side.port, f"{PATH}?loop=noop"), [bodies(TEXT_2K, 0, cold=False)])
+    await clients.run(requests=10)
+    clients.close()
 
 
 async def _independent(effort: Effort, alone: Side, together: Sequence[Side]) -> float:
