@@ -49,11 +49,11 @@ def requests(
 
     chosen = [name for name, value in (("--body", body), ("--curl", curl), ("--replay", replay)) if value]
     if request_id is None and chosen:
-        output.fail(f"{chosen[0]} needs the id of a request: `toolgraft requests` lists them")
+        raise typer.BadParameter(f"{chosen[0]} needs the id of a request: `toolgraft requests` lists them")
     if len(chosen) > 1:
-        output.fail(f"{' and '.join(chosen)} cannot be combined")
+        raise typer.BadParameter(f"{' and '.join(chosen)} cannot be combined")
     if watch and request_id is not None:
-        output.fail("--watch cannot be combined with the id of a request")
+        raise typer.BadParameter("--watch cannot be combined with the id of a request")
     with Api(url) as api:
         if watch:
             _follow(api, session, as_json=as_json)
@@ -81,6 +81,8 @@ def _list(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def _follow(api: "Api", session: str | None, *, as_json: bool) -> None:
     """Never ends by itself."""
+    from addon.core.summaries import count
+
     states: dict[str, str] = {}
 
     def show(record: dict[str, Any]) -> None:
@@ -100,7 +102,7 @@ def _follow(api: "Api", session: str | None, *, as_json: bool) -> None:
             elif event.type in ("request.began", "request.ended"):
                 show(event.data)
             elif event.type == "requests.dropped":
-                output.note(f"{event.data['requests']} requests are left out: there were too many")
+                output.note(f"left out, as there were too many: {count(event.data['requests'], 'request')}")
 
 
 def _row(record: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from mitmproxy.proxy.events import MessageInjected
 from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 
 from addon.core.framing import replies
+from addon.core.summaries import count
 from addon.hooks.breaks import error_response
 from addon.hooks.error_replies import unavailable
 from addon.hooks.flow_state import FlowState
@@ -103,13 +104,15 @@ async def drain(timeout: float, in_flight: Callable[[], int]) -> None:
     await ctx.master.addons.get("proxyserver").servers.update([])
     if not in_flight():
         return
-    logger.info(f"ending: {in_flight()} requests have {timeout:g} s to finish; a second signal ends them now")
+    number = in_flight()
+    have, them = ("has", "it") if number == 1 else ("have", "them")
+    logger.info(f"ending: {count(number, 'request')} {have} {timeout:g} s to finish; a second signal ends {them} now")
     with _signalled() as signalled, contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             while in_flight() and not signalled.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_INTERVAL)
     if unfinished := in_flight():
-        logger.warning(f"ending: {unfinished} requests did not finish in time")
+        logger.warning(f"ending: {count(unfinished, 'request')} did not finish in time")
 
 
 @contextlib.contextmanager

@@ -69,9 +69,9 @@ def test_watch_has_a_line_for_each_beginning_and_each_end(proxy: Proxy, request_
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--replay",), 1, "needs the id of a request"),
-        (("req_1", "--replay", "--body", "sent"), 1, "cannot be combined"),
-        (("req_1", "--watch"), 1, "cannot be combined"),
+        (("--replay",), 2, "needs the id of a request"),
+        (("req_1", "--replay", "--body", "sent"), 2, "cannot be combined"),
+        (("req_1", "--watch"), 2, "cannot be combined"),
         (("req_1",), 1, "there is no such request"),
         (("req_1", "--body", "both"), 2, "both"),
     ],

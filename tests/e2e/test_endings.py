@@ -161,12 +161,12 @@ def test_unfinished_requests_are_told_that_the_process_ends(
         answer = pool.submit(httpx2.post, url, json={"contents": [user("Hi")]}, headers=headers, timeout=20)
         until(lambda: bool(canned.heard), "it waits")
         os.kill(proxy.process.pid, signal.SIGINT)
-        proxy.process.wait_for("1 requests have")
+        proxy.process.wait_for("1 request has")
         if second:
             os.kill(proxy.process.pid, signal.SIGINT)
         assert answer.result().status_code == 503
     assert proxy.process.wait() == 0, proxy.log
-    assert "1 requests did not finish in time" in proxy.log
+    assert "1 request did not finish in time" in proxy.log
 
 
 def placeholders(proxy: Proxy) -> None:
