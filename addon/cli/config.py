@@ -99,6 +99,8 @@ def check(
         from addon.config_file.places import user_file
 
         output.fail(f"there is no {user_file()}; name another file")
+    if found.missing is not None:
+        output.fail(found.missing)
     print(output.plain(f"{_summary(found)}: nothing is wrong"))
 
 

@@ -73,6 +73,15 @@ class ConfigFile:
         mcp = [f"starts the MCP servers of {path}" for path in self.options.get("graft_mcp", ())]
         return [*tools, *mcp, *(f"MCP server {name}: {what}" for name, what in self.servers.items())]
 
+    @property
+    def missing(self) -> str | None:
+        """The first option with a file that is not there, as an error: a proxy would not start with it."""
+        for option in ("graft_tools", "graft_mcp"):
+            for path in self.options.get(option, ()):
+                if not Path(path).is_file():
+                    return f"{self.place_of(option)}: {option.removeprefix('graft_')}: there is no file {path}"
+        return None
+
     def place_of(self, option: str) -> str:
         """`FILE:LINE` of an option."""
         return f"{self.path}:{self.lines[option]}"

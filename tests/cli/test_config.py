@@ -69,6 +69,16 @@ def test_a_wrong_file_or_value_is_an_error_with_its_line(cli: Cli, file: Path) -
     assert "no such option" in cli("config", "--set", "graft_x=0", status=1).stderr
 
 
+@pytest.mark.parametrize("option", ["tools", "mcp"])
+def test_a_file_that_is_not_there_is_an_error_with_its_line(cli: Cli, file: Path, option: str) -> None:
+    file.write_text(f'[options]\nmax_rounds = 3\n{option} = ["there", "gone"]\n')
+    (file.parent / "there").touch()
+    message = f"toolgraft: {file}:3: {option}: there is no file {file.parent / 'gone'}\n"
+    assert cli("config", "check", str(file), status=1).stderr == message
+    (file.parent / "gone").touch()
+    assert "nothing is wrong" in cli("config", "check", str(file)).stdout
+
+
 def test_the_settings_of_the_running_proxy(cli: Cli, proxy: Proxy) -> None:
     row = {"name": "graft_log", "value": "json", "source": "/x.toml:3"}
     proxy.app.api.setting_rows = lambda: [row]
