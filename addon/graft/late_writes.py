@@ -51,8 +51,8 @@ class LateWrites:
                 self._retries = asyncio.get_running_loop().create_task(self._retry(), name="writes made later")
 
     def remember(self, key: str, write: Write, size: int = 0) -> None:
-        """A write that the store has just taken, and that may be made twice. `size`: of what it holds, in bytes, up
-        to `MOST_BYTES`. If it has the key of another, it takes its place."""
+        """A write that the store has just taken, or whose call its server does not know, and that may be made twice.
+        `size`: of what it holds, in bytes, up to `MOST_BYTES`. If it has the key of another, it takes its place."""
         if not self._store.suspends:
             return  # what it has taken, it has
         self.forget(key)

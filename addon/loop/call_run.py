@@ -29,7 +29,6 @@ from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler
 from addon.tools.base import ToolError, error_text
 from addon.tools.outputs import MAX_MEDIA, ToolOutput
-from addon.tools.retries import MAX_PAUSE
 from addon.tools.schema_checks import SchemaChecks
 from store.base import NotPending, Store, StoreError, StoreUnavailable
 from store.models import Call, Status
@@ -39,11 +38,9 @@ logger = logging.getLogger("toolgraft")
 _QUICK = 0.05
 """Seconds after which a run is no longer quick: only then is a result from elsewhere looked for."""
 
+
 _STORE_PAUSE = 0.2
 """Seconds, at most, after which a failing store is asked again."""
-
-_GRACE = 30.0
-"""Seconds by which another proxy's run may exceed its limit: its result may wait for the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +129,16 @@ class CallRun:
 
     async def _response_of(self, call_id: str) -> Document:
         """The response of another call, or of this one if it was begun before. The wait for a worker is limited by
-        `seconds`, the wait for a result by hand as everywhere, the wait for a proxy once it has begun by as long as it
-        may take: the end of the call may have been lost with the store's server."""
-        call, waits = await self._stored(call_id), self.context.waits
-        match call.owner:
-            case "workers":
-                call = await waits.final_call_of_worker(
-                    self.session, call_id, self.seconds, claim_timeout=self._claim_timeout
-                )
-            case "hand":
-                call = await waits.final_call(self.session, call_id, self._patience) or call
-            case "loop":
-                call = await waits.final_call_of_proxy(self.session, call_id, self._longest + _GRACE)
+        `seconds`, the wait for a result by hand as everywhere, the wait for a proxy is not."""
+        call = await self._stored(call_id)
+        if call.owner == "workers":
+            waits = self.context.waits
+            call = await waits.final_call_of_worker(
+                self.session, call_id, self.seconds, claim_timeout=self._claim_timeout
+            )
+        else:
+            patience = self._patience if call.owner == "hand" else math.inf
+            call = await self.context.waits.final_call(self.session, call_id, patience) or call
         if call.status.final and call_id == self.call.call_id:
             return outcome_of_call(call)
         if not call.status.final:
@@ -165,15 +160,8 @@ class CallRun:
     def _no_result(self, call: Call) -> str:
         if call.owner == "hand":
             return self._unanswered
-        if call.owner == "loop":
-            return f"the proxy that ran {call.name} has not told its result; the call may have run"
         message = f"no worker answered {call.name} within {self.seconds:g} s"
         return message if call.worker is None else f"{message}; the call may have run"
-
-    @property
-    def _longest(self) -> float:
-        """Seconds that all tries may take, with the pauses between them."""
-        return self.seconds + MAX_PAUSE * (self.rules.retries or 0)
 
     @property
     def _claim_timeout(self) -> float:

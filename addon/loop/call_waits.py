@@ -20,14 +20,6 @@ class CallWaits:
         """The call once it is final; None after `timeout` seconds."""
         return await self._until(session, call_id, timeout, lambda call: call.status.final)
 
-    async def final_call_of_proxy(self, session: str, call_id: str, seconds: float) -> Call:
-        """The call once it is final; the open call if a proxy has run it for longer than this."""
-        call = await self._until(session, call_id, math.inf, lambda call: call.status is not Status.PENDING)
-        assert call is not None
-        if not call.status.final:
-            call = await self.final_call(session, call_id, seconds) or call
-        return call
-
     async def decision(self, session: str, call_id: str, timeout: float) -> Call | None:
         """The call once it no longer waits for an approval; None after `timeout` seconds."""
         return await self._until(

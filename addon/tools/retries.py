@@ -5,11 +5,8 @@ import itertools
 import random
 from collections.abc import Awaitable, Callable
 
-_FIRST_PAUSE = 0.1
-"""Seconds of the longest pause before the second attempt. It doubles with each attempt."""
-
-MAX_PAUSE = 5.0
-"""Seconds of the longest pause."""
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+"""The longest pause before the second attempt, which doubles with each attempt, and the longest of all, in seconds."""
 
 
 async def with_retries[T](run: Callable[[], Awaitable[T]], retries: int, may_retry: Callable[[Exception], bool]) -> T:
@@ -20,5 +17,5 @@ async def with_retries[T](run: Callable[[], Awaitable[T]], retries: int, may_ret
         except Exception as error:
             if number >= retries or not may_retry(error):
                 raise
-        await asyncio.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, MAX_PAUSE)))
+        await asyncio.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _MAX_PAUSE)))
     raise AssertionError  # never reached

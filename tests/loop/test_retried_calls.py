@@ -170,26 +170,6 @@ async def test_a_worker_that_never_answers_is_waited_for_as_long_as_the_tool_may
     assert response == {"error": "no worker answered remote within 0.05 s; the call may have run"}
 
 
-async def test_a_proxy_that_never_tells_the_result_is_waited_for_as_long_as_the_tool_may_take(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its store may have lost the end of the call."""
-    monkeypatch.setattr(call_run, "_GRACE", 0.05)
-    proxy.tools.add("send", asyncio.Event().wait)
-    await proxy.open()
-    upstream = proxy.upstream(Scripted(STEP, ANSWER))
-    await hang_up(proxy, Framing.SSE, when=lambda _: proxy.tools.begun == ["send"])
-    await until_running(proxy)
-    for task in list(proxy.executors._tasks):  # as if another process had begun the call
-        task.cancel()
-    await until(lambda: not proxy.executors._tasks)
-    await proxy.policy(tool_timeout=0.05)
-    assert (await proxy.ask("x", framing=Framing.SSE)).text == "Wait. done"
-    (response,) = responses(upstream.bodies[-1])
-    assert response == {"error": "the proxy that ran send has not told its result; the call may have run"}
-    assert proxy.tools.begun == ["send"]
-
-
 # --- a step that is not complete -------------------------------------------------------------------------------
 
 
