@@ -374,8 +374,9 @@ class Store(Calls, Responses, Exports):
         calls. None: unknown, since other processes write as well; look up each time."""
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
-        """The turns and keys that were written after this revision: earlier results of `look_up` about other turns and
-        keys, and of `bind` about other user keys, are still valid. None: unknown, or no longer known."""
+        """The turns and keys that were written after this revision, as far as this process's last `snapshot` of the
+        session told: earlier results of `look_up` about other turns and keys, and of `bind` about other user keys, were
+        still valid then. None: unknown, or no longer known."""
         return None
 
     @abc.abstractmethod

@@ -51,7 +51,8 @@ class Changes:
         last = self._last
         if before != self.revision or not before:  # a write is unknown here
             last.clear()
-            self._known_from = before or revision  # a deleted session of this name may have had any older revision
+            # Neither a deleted session of this name nor what a server has lost tells what came after a revision.
+            self._known_from = before if before > max(self.revision, 0) else revision
         written: list[str | bytes] = [*turn_ids, *keys]
         for one in written:
             last.pop(one, None)  # it moves to the end

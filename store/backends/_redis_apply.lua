@@ -98,13 +98,13 @@ for _ = 1, count() do
         redis.call('ZREM', at, entry)
       end
     end
-  elseif name == 'REVISE' then -- the zset of turns; unless its changes are unknown, the zset of writes, how many are
-    -- kept and for how many seconds, and the write's turns and keys. A ledger without turns has no revision.
-    before = redis.call('HGET', at, 'revision') or 0
+  elseif name == 'REVISE' then -- the zset of turns; the zset of writes, how many are kept and for how many seconds; and
+    -- the write's turns and keys, '' if they are unknown. A ledger without turns has no revision.
+    before = tonumber(redis.call('HGET', at, 'revision')) or 0
     if redis.call('EXISTS', KEYS[tonumber(values[1])]) == 1 then
       after = digits(number)
       redis.call('HSET', at, 'revision', after)
-      if values[2] then
+      if values[5] ~= '' then
         local writes = KEYS[tonumber(values[2])]
         redis.call('ZADD', writes, after, string.format('%016.0f%016.0f', before, after) .. values[5])
         redis.call('ZREMRANGEBYRANK', writes, 0, -1 - values[3])

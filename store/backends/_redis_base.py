@@ -56,7 +56,10 @@ class RedisBase(Store):
         if clock is time.time:
             self.clock = self.link.time
         self._clocks = self._new_clocks()
-        """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
+        self._highest = 0
+        """The highest revision of any ledger that was read or made."""
+        self._lost = 0
+        """The highest revision that the server may have lost: what came after it, or any lower one, is unknown."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
         self._last_number = 0
@@ -72,6 +75,7 @@ class RedisBase(Store):
         self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
         self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 40, 1 / 10, one=1)
         self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192, 1 / 48)
+        """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -121,6 +125,7 @@ class RedisBase(Store):
 
     def forget(self) -> None:
         """Forget what is remembered of the server's data."""
+        self._lost = self._highest
         for share in (self.recent, self._sessions, self._writes, self._delivered):
             share.clear()
 
@@ -232,10 +237,10 @@ class RedisBase(Store):
         if tx.unknown_changes:
             self._writes.pop(tx.session)
         elif tx.touched is not None:
-            self._note_change(tx.session, before, after, *tx.touched)
+            self._note_own_write(tx.session, before, after, *tx.touched)
         return {}
 
-    def _note_change(
+    def _note_own_write(
         self, session: str, before: int, after: int, turn_ids: Collection[str], keys: Collection[bytes]
     ) -> None:
         """This process has written these turns and keys, between these revisions of the session's ledger. If others
@@ -245,16 +250,19 @@ class RedisBase(Store):
             changes.note(before, after, turn_ids, keys)
             self._keep_changes(session, changes)
 
-    def _note_changes(self, session: str, revision: int, entries: Sequence[bytes]) -> None:
+    def _note_snapshot(self, session: str, revision: int, entries: Sequence[bytes]) -> None:
         """The session's ledger has this revision, and these are writes after the last one that is known."""
         changes = self._writes.get(session)
         if changes is not None:
-            writes.follow(changes, entries)
+            if 0 < revision < changes.revision:
+                self._lost = self._highest
+            writes.follow(changes, entries, revision)
         if changes is None or changes.revision != revision:  # a write is missing
             changes = Changes(revision)
         self._keep_changes(session, changes)
 
     def _keep_changes(self, session: str, changes: Changes) -> None:
+        self._highest = max(self._highest, changes.revision)
         changes.shrink(self._writes.largest // 2)
         self._writes.put(session, changes, changes.size)
 

@@ -123,7 +123,7 @@ class RedisLedger(RedisCalls):
             [*times, chain, writes.MOST, writes.KEPT, writes.packed((), keys), *keys],
         )
         before, after = map(int, reply)
-        self._note_change(session, before, after, (), keys)
+        self._note_own_write(session, before, after, (), keys)
 
     async def look_up(
         self,
@@ -204,7 +204,7 @@ class RedisLedger(RedisCalls):
         return None
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
-        if (changes := self._writes.get(session)) is None:
+        if 0 < since <= self._lost or (changes := self._writes.get(session)) is None:
             return None
         return LedgerChanges() if since == changes.revision else changes.since(since, changes.revision)
 

@@ -34,7 +34,7 @@ class RedisSessions(RedisBase):
         found, number, undelivered, *entries = await run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
         version, deleted, revision = found[0], int(found[1] or 0), int(number or 0)
-        self._note_changes(session, revision, entries[0] if entries else ())
+        self._note_snapshot(session, revision, entries[0] if entries else ())
         if version is None:
             self._sessions.pop(session)
             return Snapshot(None, -deleted, revision)

@@ -200,12 +200,12 @@ class Transaction:
         lasting = self.keys.of(self.session, "session")
         begin = of(self.session, "")
         operations = list(self.operations)
-        turns = _Key(of(self.session, "turns"))
-        if self.unknown_changes:
-            operations.append(("REVISE", of(self.session, "ledger"), (turns,)))
-        elif self.touched is not None:
-            known = (_Key(of(self.session, "writes")), writes.MOST, writes.KEPT, writes.packed(*self.touched))
-            operations.append(("REVISE", of(self.session, "ledger"), (turns, *known)))
+        if self.touched is not None or self.unknown_changes:
+            names = [_Key(of(self.session, name)) for name in ("turns", "writes")]
+            entry = b"" if self.unknown_changes or self.touched is None else writes.packed(*self.touched)
+            operations.append(
+                ("REVISE", of(self.session, "ledger"), (*names, writes.MOST, writes.KEPT, entry)),
+            )
         if self.events:
             operations.append(("ZADD", self.keys.due, ("LT", self.now.wall + self._store.ttl, self.session)))
         own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)

@@ -37,12 +37,13 @@ class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
         async def run(*commands: Command) -> list[Any]:
             replies, reply = await self.link.run_with(*question, *commands)
             if reply is not None:
-                found = self._matches(reply, asked, may_know, MATCHES)
-                await self._add_parts(found)
-                ahead.found = found
+                ahead.found = self._matches(reply, asked, may_know, MATCHES)
             return replies
 
-        return await self._snapshot(session, run)
+        snapshot = await self._snapshot(session, run)
+        if ahead.found is not None:  # after the revision was noted, which others must not overtake
+            await self._add_parts(ahead.found)
+        return snapshot
 
     async def last_event_id(self) -> str:
         (number,) = await self.link.run(("HGET", self.keys.meta, "event"))

@@ -9,8 +9,9 @@ import pytest
 from store.backends import _redis_writes as writes
 from store.backends.redis import RedisStore
 from store.factory import open_url
+from store.models import LookAhead, Status
 from tests.store import servers
-from tests.store.records import revision_of, save
+from tests.store.records import a_call, a_turn, revision_of, save
 
 pytestmark = pytest.mark.e2e
 
@@ -183,3 +184,82 @@ async def write(store: RedisStore, name: str, rng: random.Random) -> None:
         await store.mark_delivered("one", name)
     else:
         await store.save_plain("one", [name.encode()])
+
+
+async def test_a_snapshot_that_reads_long_undoes_no_later_one(stores: Stores) -> None:
+    one, two, _ = stores
+    calls = [a_call(f"m{number}", "media") for number in range(3)]
+    await one.save_turn(a_turn("media", "one", *calls, created_at=one.times().wall), calls)
+    image = {"inlineData": {"mimeType": "image/png", "data": "aGFsbG8="}}
+    for call in calls:
+        await one.answer("one", call.call_id, result=1, parts=[image])
+    await save(one, "t1", created_at=one.times().wall)
+    await one.look_up("one", turn_ids=["media"])  # the server keeps the script
+    first = await snapshot_of(one)
+    ahead = LookAhead(["media"], [], [])
+    long = asyncio.ensure_future(one.snapshot_with("one", ahead))
+    await asyncio.sleep(0)
+    await two.answer("one", "c-t1", result=1)
+    await snapshot_of(one)
+    await long
+    assert ahead.found is not None
+    assert all(call.parts for call in ahead.found.calls.values())
+    assert touched(one, first) == ({"t1"}, set())
+
+
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("forgets", [True, False])
+async def test_what_followed_a_revision_that_the_server_has_lost_is_unknown(
+    stores: Stores, looks: bool, forgets: bool
+) -> None:
+    one, two, _ = stores
+    first, *_ = await begun(stores)
+    await two.save_plain("one", [b"lost"])
+    lost = await snapshot_of(one)
+    assert touched(one, first) == (set(), {b"lost"})
+    of = one.keys.of
+    await one.link.run(
+        ("HSET", of("one", "ledger"), "revision", first), ("ZREMRANGEBYSCORE", of("one", "writes"), lost, lost)
+    )
+    if forgets:
+        one.forget()
+    if looks:
+        assert await snapshot_of(one) == first
+        assert touched(one, lost) is None
+    await two.save_plain("one", [b"after"])
+    later = await snapshot_of(one)
+    assert first < lost < later
+    assert touched(one, lost) is None, "its write is undone"
+    await two.save_plain("one", [b"last"])
+    await snapshot_of(one)
+    assert touched(one, later) == (set(), {b"last"})
+
+
+async def test_a_write_with_very_many_turns_leaves_no_entry(stores: Stores) -> None:
+    """As when all calls of a dead proxy are settled."""
+    one, two, _ = stores
+    first, *_ = await begun(stores)
+    await one.hold("dead", 60)
+    names = [f"turn_{number:016x}" for number in range(3000)]
+    for name in names:
+        call = {"status": Status.RUNNING, "owner": "loop", "proxy_id": "dead", "created_at": one.times().wall}
+        await save(one, name, call=call, created_at=one.times().wall)
+    second = await snapshot_of(two)
+    await one.drop("dead")
+    assert (await one.call("one", f"c-{names[-1]}")).status is Status.EXPIRED
+    await snapshot_of(two)
+    assert touched(two, first) is None
+    assert touched(two, second) is None
+    entries = await one.link.run(("ZRANGE", one.keys.of("one", "writes"), 0, -1))
+    assert max(map(len, entries[0])) < 20_000
+
+
+async def test_a_damaged_revision_keeps_nobody_from_writing(stores: Stores) -> None:
+    one, two, _ = stores
+    await begun(stores)
+    ledger = one.keys.of("one", "ledger")
+    for write in (one.save_plain("one", [b"plain"]), one.answer("one", "c-t0", result=1)):
+        await one.link.run(("HSET", ledger, "revision", "damaged"))
+        await write
+        revision = await snapshot_of(two)
+        assert revision > 0
