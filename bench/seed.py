@@ -82,7 +82,12 @@ async def capture(store: Store, session: str, count: int, *, answered: bool, del
 
 
 def default_store(home: Path) -> Store:
-    """The SQLite file that the proxy finds in its state folder."""
-    state = home / "state"
-    state.mkdir(parents=True, exist_ok=True)
-    return open_url(f"sqlite:///{state / 'toolgraft.db'}", ttl=Settings().ttl)
+    """The store that the proxy finds in its state folder."""
+    file = state_file(home)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return open_url(f"sqlite:///{file}", ttl=Settings().ttl)
+
+
+def state_file(home: Path) -> Path:
+    """The SQLite file of the proxy's state folder."""
+    return home / "state" / "toolgraft.db"
