@@ -1,12 +1,18 @@
 """Which proxies of one state folder live: each locks a file there, and the kernel ends the lock with the process.
 
 The lock is one of POSIX: unlike flock, it ends before the process's connections do. So whoever sends a request again
-since its connection broke finds the process dead.
+since its connection broke finds the process dead. Requests ask often: the files stay open, and the folder is read again
+only after it has changed.
 """
 
+import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
+
+_TICK = 1_000_000_000
+"""Nanoseconds within which two changes of a folder may have the same time."""
 
 
 class Siblings:
@@ -16,6 +22,8 @@ class Siblings:
         self._folder = folder
         self._proxy_id = proxy_id
         self._own: int | None = None
+        self._others: dict[str, int] = {}  # never the own file: closing it would end the own lock
+        self._read_at = -1
 
     def join(self) -> None:
         """Live from now on. Raises OSError."""
@@ -26,6 +34,9 @@ class Siblings:
         new.rename(self._folder / self._proxy_id)  # nobody finds it without the lock
 
     def leave(self) -> None:
+        for name in list(self._others):
+            self._close(name)
+        self._read_at = -1
         if self._own is not None:
             self.forget(self._proxy_id)
             os.close(self._own)
@@ -33,26 +44,40 @@ class Siblings:
 
     def dead(self) -> list[str]:
         """The proxies that have ended without leaving, as far as the folder can be read."""
-        try:
-            names = os.listdir(self._folder)
-        except OSError:
-            return []
-        return [name for name in names if name != self._proxy_id and not name.startswith(".") and self._is_dead(name)]
+        with contextlib.suppress(OSError):
+            changed = os.stat(self._folder).st_mtime_ns
+            if changed != self._read_at:
+                self._read()
+                self._read_at = changed if time.time_ns() - changed > _TICK else -1
+        return [name for name, file in list(self._others.items()) if self._is_dead(name, file)]
 
     def forget(self, proxy_id: str) -> None:
         """What a dead proxy leaves behind has been settled."""
         (self._folder / proxy_id).unlink(missing_ok=True)
 
-    def _is_dead(self, name: str) -> bool:
-        # never the own file: closing it would end the own lock
-        try:
-            file = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False  # it has left
+    def _read(self) -> None:
+        """Open the files of new proxies, and close those of proxies that have left. Raises OSError."""
+        names = {name for name in os.listdir(self._folder) if name != self._proxy_id and not name.startswith(".")}
+        for name in self._others.keys() - names:
+            self._close(name)
+        for name in names - self._others.keys():
+            with contextlib.suppress(OSError):  # it has left
+                self._others[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _close(self, name: str) -> None:
+        os.close(self._others.pop(name))
+
+    def _is_dead(self, name: str, file: int) -> bool:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False  # it lives
-        finally:
-            os.close(file)
-        return True
+        fcntl.lockf(file, fcntl.LOCK_UN)
+        try:
+            if os.path.samestat(os.stat(self._folder / name), os.fstat(file)):
+                return True
+        except OSError:
+            pass  # it removed its file before it ended the lock: it has left
+        self._close(name)
+        self._read_at = -1
+        return False

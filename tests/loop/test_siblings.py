@@ -1,11 +1,14 @@
 """Proxies of one state folder: who is dead is known before anyone notices it by a connection."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from addon.loop.executors import Executors
 from addon.loop.siblings import Siblings
@@ -69,6 +72,44 @@ def test_who_leaves_is_not_dead_and_nothing_is_left(tmp_path: Path) -> None:
     assert own.dead() == []
     own.leave()
     assert [*(tmp_path / "processes").iterdir()] == []
+
+
+def test_the_folder_is_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "processes"
+    own = Siblings(folder, "proxy-1")
+    own.join()
+    with sibling(folder, 1) as (process, _):
+        assert own.dead() == []
+        os.utime(folder, (1, 1))  # as if it had come long ago
+        assert own.dead() == []
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "listdir", None)
+            assert own.dead() == []
+            process.kill()
+            process.wait()
+            assert own.dead() == ["proxy-2"]
+        (folder / "proxy-3").touch()
+        assert sorted(own.dead()) == ["proxy-2", "proxy-3"]
+        for name in ("proxy-2", "proxy-3"):
+            own.forget(name)
+        assert own.dead() == []
+    before = len(os.listdir("/proc/self/fd"))
+    own.leave()
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_who_leaves_while_it_is_asked_for_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "processes"
+    own = Siblings(folder, "proxy-1")
+    own.join()
+    with sibling(folder, 1) as (process, _):
+        assert own.dead() == []
+        process.kill()
+        process.wait()
+        (folder / "proxy-2").unlink()  # as it does before it ends the lock
+        monkeypatch.setattr(own, "_read", lambda: None)  # the folder was read right before
+        assert own.dead() == []
+    own.leave()
 
 
 async def test_calls_of_a_dead_sibling_are_settled_and_it_is_forgotten(tmp_path: Path) -> None:
