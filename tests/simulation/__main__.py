@@ -5,6 +5,7 @@ The exit status is 1 where a request carried a call of another chat's.
 
 import argparse
 import asyncio
+import contextlib
 import random
 import sys
 import time
@@ -28,16 +29,17 @@ async def simulated(
     url: str = "memory://",
     *,
     clients: Clients = habits,
+    processes: int = 1,
 ) -> World:
-    """A session in which so many chats took about so many steps each."""
-    store = open_url(url, ttl=1e9)
-    await store.open()
-    try:
-        world = World(store, seed)
+    """A session in which so many chats took about so many steps each. `processes`: that share the store."""
+    async with contextlib.AsyncExitStack() as stack:
+        stores = [open_url(url, ttl=1e9) for _ in range(processes)]
+        for store in stores:
+            await store.open()
+            stack.push_async_callback(store.close)
+        world = World(stores[0], seed, stores[1:])
         await world.run(clients(random.Random(seed), chats, kinds), steps)
         return world
-    finally:
-        await store.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     every = [*KINDS, TIED]
     parser.add_argument("--words", nargs="+", choices=every, default=every, help="how the chats talk (all)")
     parser.add_argument("--store", default="memory://", help="URL of an empty store (memory://)")
+    parser.add_argument("--processes", type=int, default=1, help="that share a store in Redis (1)")
     parser.add_argument("--show", type=int, default=0, help="so many wrong hits of each session, in words")
     parser.add_argument("--hasty", action="store_true", help="clients of one account, who often hang up")
     given = parser.parse_args(argv)
@@ -56,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     misses: Counter[str] = Counter()
     requests = twins = 0
     for seed, kinds, chats, who in _sessions(given):
-        world = asyncio.run(simulated(seed, chats, given.steps, kinds, given.store, clients=who))
+        world = asyncio.run(
+            simulated(seed, chats, given.steps, kinds, given.store, clients=who, processes=given.processes)
+        )
         requests += world.requests
         twins += world.twins
         misses += world.metrics.misses

@@ -66,14 +66,16 @@ _LONG = [pytest.mark.e2e, pytest.mark.long]
     ],
 )
 @pytest.mark.e2e
+@pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("program", ["redis-server", "valkey-server"])
 async def test_turns_are_told_apart_in_redis_as_in_memory(
-    program: str, seed: int, chats: int, steps: int, kinds: Sequence[words.Kind], clients: Clients
+    program: str, processes: int, seed: int, chats: int, steps: int, kinds: Sequence[words.Kind], clients: Clients
 ) -> None:
-    """The same session has the same hits and misses in both."""
+    """The same session has the same hits and misses in both, also if each request goes to any of several processes."""
     expected = await simulated(seed, chats, steps, kinds, clients=clients)
     with servers.running(program) as port:
-        world = await simulated(seed, chats, steps, kinds, f"redis://127.0.0.1:{port}", clients=clients)
+        url = f"redis://127.0.0.1:{port}"
+        world = await simulated(seed, chats, steps, kinds, url, clients=clients, processes=processes)
     assert world.wrong == []
     assert tally(world.tallies).hits > 50
     assert world.tallies == expected.tallies

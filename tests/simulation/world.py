@@ -58,14 +58,17 @@ class Tally:
 
 
 class World:
-    """`tallies`: by kind of chat. `wrong`: what was seen of each wrong hit, for whoever looks for its cause; `missed`:
+    """`others`: the stores of other processes that share this one's; each request goes to any of them. `tallies`: by
+    kind of chat. `wrong`: what was seen of each wrong hit, for whoever looks for its cause; `missed`:
     the turns that were. `twins`: how often a history was word for word another, and got its call."""
 
-    def __init__(self, store: Store, seed: int) -> None:
+    def __init__(self, store: Store, seed: int, others: Sequence[Store] = ()) -> None:
         self.store = store
         self.rng = random.Random(seed)
         self.metrics = Metrics()
         self.grafter = Grafter(store, Settings(), self.metrics)
+        self._grafters = [self.grafter, *(Grafter(other, Settings(), self.metrics) for other in others)]
+        self._process = random.Random(seed)
         self.tallies: defaultdict[Kind, Tally] = defaultdict(Tally)
         self.wrong: list[str] = []
         self.missed: list[tuple[Chat, Turn]] = []
@@ -258,6 +261,7 @@ class World:
     async def _sent(self, chat: Chat) -> Forward:
         """Send the chat as it stands; what goes upstream is judged."""
         self.requests += 1
+        await self._change_processes()
         habits = chat.habits
         target, body = self._request(chat)
         config = await self._session_config(habits)
@@ -267,6 +271,11 @@ class World:
         sent = decode(outcome.body)
         self._judge(chat, (sent["request"] if target.request_path else sent)["contents"])
         return outcome
+
+    async def _change_processes(self) -> None:
+        if len(self._grafters) > 1:
+            await self.grafter.store.ping()  # what it writes without being waited for is there, too
+            self.grafter = self._process.choice(self._grafters)
 
     async def _session_config(self, habits: Habits) -> SessionConfig:
         config = await self.grafter.session_config(SESSION)
