@@ -11,8 +11,8 @@ import os
 import time
 from pathlib import Path
 
-_TICK = 1_000_000_000
-"""Nanoseconds within which two changes of a folder may have the same time."""
+_TICK = 2.0
+"""Seconds within which two changes of a folder may have the same time."""
 
 
 class Siblings:
@@ -23,7 +23,8 @@ class Siblings:
         self._proxy_id = proxy_id
         self._own: int | None = None
         self._others: dict[str, int] = {}  # never the own file: closing it would end the own lock
-        self._read_at = -1
+        self._changed = self._read_at = -1  # the folder's time, and the one for which all of it is known
+        self._changed_at = 0.0  # when that time was first seen
 
     def join(self) -> None:
         """Live from now on. Raises OSError."""
@@ -47,22 +48,32 @@ class Siblings:
         with contextlib.suppress(OSError):
             changed = os.stat(self._folder).st_mtime_ns
             if changed != self._read_at:
-                self._read()
-                self._read_at = changed if time.time_ns() - changed > _TICK else -1
+                now = time.monotonic()
+                if changed != self._changed:
+                    self._changed, self._changed_at = changed, now
+                is_whole = self._read() and now - self._changed_at > _TICK
+                self._read_at = changed if is_whole else -1
         return [name for name, file in list(self._others.items()) if self._is_dead(name, file)]
 
     def forget(self, proxy_id: str) -> None:
         """What a dead proxy leaves behind has been settled."""
         (self._folder / proxy_id).unlink(missing_ok=True)
 
-    def _read(self) -> None:
-        """Open the files of new proxies, and close those of proxies that have left. Raises OSError."""
+    def _read(self) -> bool:
+        """Open the files of new proxies, and close those of proxies that have left. Returns False if some could not be
+        opened. Raises OSError."""
         names = {name for name in os.listdir(self._folder) if name != self._proxy_id and not name.startswith(".")}
         for name in self._others.keys() - names:
             self._close(name)
+        is_whole = True
         for name in names - self._others.keys():
-            with contextlib.suppress(OSError):  # it has left
+            try:
                 self._others[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:  # it has left
+                pass
+            except OSError:
+                is_whole = False
+        return is_whole
 
     def _close(self, name: str) -> None:
         os.close(self._others.pop(name))

@@ -33,12 +33,14 @@ class Deletions:
 class Changes:
     """The last writes to one session's ledger: of each turn and key that they concerned, the last revision."""
 
-    __slots__ = ("_known_from", "_last", "revision")
+    __slots__ = ("_first", "_highest", "_known_from", "_last", "revision")
 
-    def __init__(self, revision: int = -1) -> None:
-        """`revision`: the ledger's, -1 if it is unknown."""
+    def __init__(self, revision: int = -1, highest: int = -1) -> None:
+        """`revision`: the ledger's, -1 if it is unknown. `highest`: of all ledgers. If this one had revisions
+        between the two, they were lost with a server."""
         self._last: dict[str | bytes, int] = {}  # turn ids and keys, the last written at the end
-        self._known_from = self.revision = revision
+        self._known_from = self._first = self.revision = revision
+        self._highest = highest
 
     @property
     def size(self) -> int:
@@ -72,7 +74,7 @@ class Changes:
 
     def since(self, revision: int, now: int) -> LedgerChanges | None:
         """The changes after `revision` up to `now`; None if they are unknown."""
-        if not self._known_from <= revision <= now == self.revision:
+        if not self._known_from <= revision <= now == self.revision or self._first < revision <= self._highest:
             return None
         changes = LedgerChanges()
         for one, last in reversed(self._last.items()):

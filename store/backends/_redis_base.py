@@ -58,8 +58,6 @@ class RedisBase(Store):
         self._clocks = self._new_clocks()
         self._highest = 0
         """The highest revision of any ledger that was read or made."""
-        self._lost = 0
-        """The highest revision that the server may have lost: what came after it, or any lower one, is unknown."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
         self._last_number = 0
@@ -125,7 +123,6 @@ class RedisBase(Store):
 
     def forget(self) -> None:
         """Forget what is remembered of the server's data."""
-        self._lost = self._highest
         for share in (self.recent, self._sessions, self._writes, self._delivered):
             share.clear()
 
@@ -250,15 +247,16 @@ class RedisBase(Store):
             changes.note(before, after, turn_ids, keys)
             self._keep_changes(session, changes)
 
-    def _note_snapshot(self, session: str, revision: int, entries: Sequence[bytes]) -> None:
+    def _note_snapshot(self, session: str, revision: int | None, entries: Sequence[bytes]) -> None:
         """The session's ledger has this revision, and these are writes after the last one that is known."""
         changes = self._writes.get(session)
+        if revision is None:
+            self._writes.pop(session)
+            return
         if changes is not None:
-            if 0 < revision < changes.revision:
-                self._lost = self._highest
             writes.follow(changes, entries, revision)
         if changes is None or changes.revision != revision:  # a write is missing
-            changes = Changes(revision)
+            changes = Changes(revision, self._highest)
         self._keep_changes(session, changes)
 
     def _keep_changes(self, session: str, changes: Changes) -> None:

@@ -204,9 +204,8 @@ class RedisLedger(RedisCalls):
         return None
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
-        if 0 < since <= self._lost or (changes := self._writes.get(session)) is None:
-            return None
-        return LedgerChanges() if since == changes.revision else changes.since(since, changes.revision)
+        changes = self._writes.get(session)
+        return None if changes is None else changes.since(since, changes.revision)
 
     async def turns(self, session: str, *, limit: int = 100, cursor: str | None = None) -> Page[Turn]:
         rules.check_limit(limit)

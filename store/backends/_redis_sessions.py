@@ -33,7 +33,7 @@ class RedisSessions(RedisBase):
             commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
         found, number, undelivered, *entries = await run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
-        version, deleted, revision = found[0], int(found[1] or 0), int(number or 0)
+        version, deleted, revision = found[0], int(found[1] or 0), _revision(number)
         self._note_snapshot(session, revision, entries[0] if entries else ())
         if version is None:
             self._sessions.pop(session)
@@ -148,6 +148,14 @@ def _session(tx: Transaction, *, readable: bool = True) -> tuple[Session | None,
         # replaced as a whole, or deleted
         return None, int(version)
     return session, int(version)
+
+
+def _revision(number: bytes | None) -> int | None:
+    """None: it is damaged, and nothing is known of the ledger until the next write."""
+    try:
+        return int(number or 0)
+    except ValueError:
+        return None
 
 
 def _readable(name: str, record: bytes) -> Session:

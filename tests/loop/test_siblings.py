@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from addon.loop import siblings
 from addon.loop.executors import Executors
 from addon.loop.siblings import Siblings
 from store.backends.memory import MemoryStore
@@ -79,9 +81,9 @@ def test_the_folder_is_read_again_only_after_a_change(tmp_path: Path, monkeypatc
     own = Siblings(folder, "proxy-1")
     own.join()
     with sibling(folder, 1) as (process, _):
-        assert own.dead() == []
-        os.utime(folder, (1, 1))  # as if it had come long ago
-        assert own.dead() == []
+        monkeypatch.setattr(siblings, "_TICK", 0)
+        for _ in range(2):
+            assert own.dead() == []
         with monkeypatch.context() as patch:
             patch.setattr(os, "listdir", None)
             assert own.dead() == []
@@ -98,6 +100,39 @@ def test_the_folder_is_read_again_only_after_a_change(tmp_path: Path, monkeypatc
     assert len(os.listdir("/proc/self/fd")) < before
 
 
+def test_a_file_that_cannot_be_opened_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "processes"
+    own = Siblings(folder, "proxy-1")
+    own.join()
+    monkeypatch.setattr(siblings, "_TICK", -1)
+    with sibling(folder, 1) as (process, _):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.open("/dev/null", os.O_RDONLY)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, limits[1]))  # room for one: to read the folder
+        (folder / "proxy-3").touch()
+        try:
+            own.dead()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        process.kill()
+        process.wait()
+        assert sorted(own.dead()) == ["proxy-2", "proxy-3"]
+    own.leave()
+
+
+def test_a_proxy_that_joins_within_the_tick_of_a_reading_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "processes"
+    own = Siblings(folder, "proxy-1")
+    own.join()
+    before = os.stat(folder)
+    assert own.dead() == []
+    (folder / "proxy-2").touch()
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert own.dead() == ["proxy-2"]
+    own.leave()
+
+
 def test_who_leaves_while_it_is_asked_for_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "processes"
     own = Siblings(folder, "proxy-1")
@@ -107,7 +142,7 @@ def test_who_leaves_while_it_is_asked_for_is_not_dead(tmp_path: Path, monkeypatc
         process.kill()
         process.wait()
         (folder / "proxy-2").unlink()  # as it does before it ends the lock
-        monkeypatch.setattr(own, "_read", lambda: None)  # the folder was read right before
+        monkeypatch.setattr(own, "_read", lambda: True)  # the folder was read right before
         assert own.dead() == []
     own.leave()
 
