@@ -203,9 +203,7 @@ class Transaction:
         if self.touched is not None or self.unknown_changes:
             names = [_Key(of(self.session, name)) for name in ("turns", "writes")]
             entry = b"" if self.unknown_changes or self.touched is None else writes.packed(*self.touched)
-            operations.append(
-                ("REVISE", of(self.session, "ledger"), (*names, writes.MOST, writes.KEPT, entry)),
-            )
+            operations.append(("REVISE", of(self.session, "ledger"), (*names, writes.MOST, writes.KEPT, entry)))
         if self.events:
             operations.append(("ZADD", self.keys.due, ("LT", self.now.wall + self._store.ttl, self.session)))
         own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)

@@ -42,6 +42,14 @@ async def snapshot_of(store: RedisStore) -> int:
     return revision
 
 
+async def lose(store: RedisStore, first: int, lost: int) -> None:
+    """Have the server lose the last write: the ledger is back at its first revision."""
+    of = store.keys.of
+    await store.link.run(
+        ("HSET", of("one", "ledger"), "revision", first), ("ZREMRANGEBYSCORE", of("one", "writes"), lost, lost)
+    )
+
+
 async def begun(stores: Stores) -> list[int]:
     """The revision that each store knows of a ledger with a turn."""
     await save(stores[0], "t0", created_at=stores[0].times().wall)
@@ -217,10 +225,7 @@ async def test_what_followed_a_revision_that_the_server_has_lost_is_unknown(
     await two.save_plain("one", [b"lost"])
     lost = await snapshot_of(one)
     assert touched(one, first) == (set(), {b"lost"})
-    of = one.keys.of
-    await one.link.run(
-        ("HSET", of("one", "ledger"), "revision", first), ("ZREMRANGEBYSCORE", of("one", "writes"), lost, lost)
-    )
+    await lose(one, first, lost)
     if forgets == "all":
         one.forget()
     elif forgets:
@@ -244,11 +249,8 @@ async def test_a_revision_that_is_given_again_is_unknown(stores: Stores) -> None
     await one.link.run(("SET", one.keys.number, first + 60_000_000))
     await two.save_plain("one", [b"lost"])
     lost = await snapshot_of(one)
-    of = one.keys.of
-    await one.link.run(
-        ("HSET", of("one", "ledger"), "revision", first), ("ZREMRANGEBYSCORE", of("one", "writes"), lost, lost),
-        ("SET", one.keys.number, lost - 2),
-    )  # fmt: skip
+    await lose(one, first, lost)
+    await one.link.run(("SET", one.keys.number, lost - 2))
     assert await snapshot_of(one) == first
     for key in (b"1", b"2", b"3"):
         await two.save_plain("one", [key])
