@@ -3,11 +3,16 @@
 import sys
 
 from addon.cli.serve import serve
+from addon.options import check_command_line
 
 _HELP = ("-h", "--help")
 
 
 def main() -> None:
+    try:
+        check_command_line(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"toolgraft: {error}")
     # Without the command line's libraries: the proxy starts at once, and every argument is mitmproxy's.
     if sys.argv[1:2] == ["serve"] and not set(_HELP) & set(sys.argv[2:3]):
         serve(sys.argv[2:])

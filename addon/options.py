@@ -347,6 +347,10 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
+REMOVED: dict[str, str] = {}
+"""What to use instead of a removed option (`graft_NAME`), flag of `serve` (`--FLAG`) or command (`WORD WORD`)."""
+
+
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """Option values by full name, from texts as `--set` takes them: `graft_NAME=VALUE`. Raises ValueError."""
     values: dict[str, Any] = {}
@@ -361,5 +365,22 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
 
 def unknown_option(name: str) -> str:
     """Error message for an unknown option."""
+    if gone := removed(name):
+        return f"{name} {gone}"
     near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
     return f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}"
+
+
+def removed(name: str) -> str:
+    """What follows the name of a removed option or command in an error message; "" for any other name."""
+    return f"was removed: {REMOVED[name]}" if name in REMOVED else ""
+
+
+def check_command_line(words: Sequence[str]) -> None:
+    """Raises ValueError if the arguments of `toolgraft` name a command or a flag of `serve` that was removed."""
+    names = [" ".join(words[:2])]
+    if words[:1] == ["serve"]:
+        names += [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
+    for name in names:
+        if gone := removed(name):
+            raise ValueError(f"{name} {gone}")

@@ -18,7 +18,7 @@ from addon.core.security.escaping import printable
 from addon.core.toml_lines import TomlError, parse_toml
 from addon.core.tools.positions import BadTool
 from addon.graft.toolsets import toolset_of
-from addon.options import OPTIONS, Option
+from addon.options import OPTIONS, Option, removed
 from addon.settings import Settings, explain
 from addon.urls import redacted
 from store.models import SESSION_FORM, SESSION_NAME, Policy, Toolset
@@ -167,7 +167,7 @@ class _Reader:
         for name, value in self._table(("options",)).items():
             place = ("options", name)
             if name not in _OPTIONS:
-                raise self._error(place, _unknown(name, _OPTIONS))
+                raise self._error(place, removed(f"graft_{name}") or _unknown(name, _OPTIONS))
             found[f"graft_{name}"] = self._option(place, _OPTIONS[name], value)
         return found
 
