@@ -6,7 +6,8 @@ from typing import Self
 
 
 class Route:
-    """`cut_after`, `cut_writes_after`: each connection is cut once it has received, or has sent, so many bytes."""
+    """`cut_after`, `cut_writes_after`: each connection is cut once it has received, or has sent, so many bytes.
+    `lose_reply_to`: the next connection that sends this gets no reply, and is cut."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -14,6 +15,7 @@ class Route:
         self._tasks: set[asyncio.Task[None]] = set()
         self.cut_after: int | None = None
         self.cut_writes_after: int | None = None
+        self.lose_reply_to: bytes | None = None
         self.cuts = 0
 
     async def __aenter__(self) -> Self:
@@ -43,14 +45,25 @@ class Route:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
             pair = {writer, server_writer}
             self._writers |= pair
-            await asyncio.gather(self._pass(reader, server_writer, False), self._pass(server_reader, writer, True))
+            loses = asyncio.Event()
+            await asyncio.gather(
+                self._pass(reader, server_writer, loses, False), self._pass(server_reader, writer, loses, True)
+            )
             self._writers -= pair
         writer.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_reply: bool) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, loses: asyncio.Event, is_reply: bool
+    ) -> None:
         passed = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if is_reply and loses.is_set():
+                    self.cuts += 1
+                    break
+                if not is_reply and self.lose_reply_to is not None and self.lose_reply_to in data:
+                    self.lose_reply_to = None
+                    loses.set()
                 limit = self.cut_after if is_reply else self.cut_writes_after
                 if limit is not None and passed + len(data) > limit:
                     writer.write(data[: max(limit - passed, 0)])
