@@ -11,7 +11,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from addon.hooks.heap import collect_less_often
 from bench.measure import Effort, main
 from bench.report import Row, at_most
 from bench.seed import RESULT, answer_with_call, default_store
@@ -25,8 +24,7 @@ _COUNTED = 25_000
 
 async def table(effort: Effort) -> list[Row]:
     seconds = effort.rounds * effort.seconds * 3
-    threshold = gc.get_threshold()
-    collect_less_often()  # as the proxy does
+    gc.freeze()  # as the proxy does
     try:
         with tempfile.TemporaryDirectory() as folder:
             store = default_store(Path(folder))
@@ -37,7 +35,6 @@ async def table(effort: Effort) -> list[Row]:
                 await store.close()
     finally:
         gc.unfreeze()
-        gc.set_threshold(*threshold)
     counting = stalls.pop("counting")
     _, idle = await _run(None, min(seconds, 2.0))
     every = [one for times in stalls.values() for one in times]

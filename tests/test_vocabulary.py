@@ -61,7 +61,6 @@ MODULES = {
     "addon/hooks/connections.py": "connection_limits.py",
     "addon/hooks/dispatch.py": "hook_cache.py",
     "addon/hooks/onward.py": "destinations.py",
-    "addon/hooks/written_for.py": "source_hash.py",
     "addon/loop/bindings.py": "tool_handlers.py",
     "addon/loop/outside.py": "call_waits.py",
     "addon/tools/connections.py": "httpcore_patches.py",

@@ -2,33 +2,26 @@
 
 mitmproxy asks each of its 36 addons for the hooks of about twenty events per request, although few addons have any
 given hook. This takes half of its time. Here a table holds the hooks of each event, if all addons are mitmproxy's or
-toolgraft's, whose hooks do not change. A script may change hooks and `addons`, its own or others', whenever it runs. If
-a script is loaded, each addon is therefore asked at each event, as mitmproxy does but with less overhead.
+toolgraft's, whose hooks do not change. A script may change hooks and `addons`, its own or others', whenever it runs: if
+a script is loaded, mitmproxy dispatches its events itself.
 
-Two methods, `trigger_event` and `handle_lifecycle`, are replaced, and two are wrapped to notice an outdated table. This
-is done in one AddonManager, never in the class, and only if mitmproxy's source is the one that this module was written
-for. `trigger` and `invoke_addon_sync` always remain mitmproxy's.
+`trigger_event` is replaced, and two methods are wrapped to notice an outdated table. This is done in one AddonManager,
+never in the class, and only if a trial shows that mitmproxy calls the same hooks in the same order.
 """
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from mitmproxy import ctx, exceptions, flow, hooks
+from mitmproxy import ctx, exceptions, hooks
 from mitmproxy.addonmanager import AddonManager, safecall, traverse
+from mitmproxy.optmanager import OptManager
 
-from addon.hooks.addon_shortcuts import ADDON_SHORTCUTS
-from addon.hooks.heap import keep_freed_memory
-from addon.hooks.layer_shortcuts import LAYER_SHORTCUTS
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.sending_shortcuts import SENDING_SHORTCUTS
-from addon.hooks.shortcuts import SHORTCUTS, Shortcut, take_all
-from addon.hooks.source_hash import source_hash
-from addon.hooks.stream_shortcuts import STREAM_SHORTCUTS
 
 logger = logging.getLogger("toolgraft")
 
@@ -36,33 +29,17 @@ Hook = Callable[..., Any]
 Table = tuple[tuple[Hook, ...], ...]
 """The hooks of one event. An addon and its sub-addons form a group, the rest of which is skipped if a hook raises."""
 
-_KNOWN = (
-    *("AddonManager.trigger_event", "AddonManager.handle_lifecycle", "AddonManager.register", "AddonManager.remove"),
-    *("AddonManager.invoke_addon", "AddonManager._iter_hooks", "traverse", "safecall", "cut_traceback"),
-    *("AddonManager.add", "AddonManager.clear"),
-)
-WRITTEN_FOR = "bada7e535a579aba"
-
-ALL_SHORTCUTS = (*SHORTCUTS, *ADDON_SHORTCUTS, *STREAM_SHORTCUTS, *LAYER_SHORTCUTS, *SENDING_SHORTCUTS)
-
 _OWN = __name__.rpartition(".")[0]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
 
 
-def fits(manager: AddonManager) -> bool:
-    """Whether the manager is the version that this module was written for, and not yet modified."""
-    known = source_hash(*(f"mitmproxy.addonmanager:{name}" for name in _KNOWN)) == WRITTEN_FOR
-    return known and type(manager) is AddonManager and not Dispatcher.METHODS & vars(manager).keys()
-
-
 class Speedups:
-    """Installs the dispatcher and the shortcuts in this mitmproxy while `graft_fast` is on. Runs last."""
+    """Installs the dispatcher in this mitmproxy while `graft_fast` is on. Runs last."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
         self._is_on = False
         self._dispatcher: Dispatcher | None = None
-        self._shortcuts: list[Shortcut] = []
 
     def configure(self, updated: set[str]) -> None:
         runtime = self.lifecycle.runtime
@@ -70,21 +47,11 @@ class Speedups:
         if on == self._is_on:
             return
         self.done()
-        if on:
-            self._begin(ctx.master.addons)
-
-    def _begin(self, manager: AddonManager) -> None:
-        self._is_on = True
-        keep_freed_memory()
-        if fits(manager):
-            self._dispatcher = Dispatcher(manager)
-        self._shortcuts = take_all(ALL_SHORTCUTS)
-        skipped = [shortcut.name for shortcut in ALL_SHORTCUTS if shortcut not in self._shortcuts]
-        if self._dispatcher is None:
-            skipped.insert(0, "mitmproxy.addonmanager:AddonManager.trigger_event")
-        if skipped:
-            names = ", ".join(skipped)
-            logger.warning(f"graft_fast: these methods of mitmproxy {version('mitmproxy')} are not replaced: {names}")
+        self._is_on = on
+        if on and fits(ctx.master.addons):
+            self._dispatcher = Dispatcher(ctx.master.addons)
+        elif on:
+            logger.warning(f"graft_fast has no effect: mitmproxy {version('mitmproxy')} calls hooks in another way")
 
     def running(self) -> None:
         if self._dispatcher is not None:
@@ -95,14 +62,12 @@ class Speedups:
         if self._dispatcher is not None:
             self._dispatcher.uninstall()
             self._dispatcher = None
-        while self._shortcuts:
-            self._shortcuts.pop().release()
 
 
 class Dispatcher:
     """Dispatches the events of one AddonManager, from construction until `uninstall`."""
 
-    METHODS = frozenset({"trigger_event", "handle_lifecycle", "register", "remove"})
+    METHODS = frozenset({"trigger_event", "register", "remove"})
 
     def __init__(self, manager: AddonManager) -> None:
         self._manager = manager
@@ -133,19 +98,15 @@ class Dispatcher:
     def forget(self) -> None:
         self._chain = []
 
-    async def handle_lifecycle(self, event: hooks.Hook) -> None:
-        message = event.args()[0]
-        await self._manager.trigger_event(event)
-        if isinstance(message, flow.Flow) and self._table("update") != ():
-            await self._manager.trigger_event(hooks.UpdateHook([message]))
-
     async def trigger_event(self, event: hooks.Hook) -> None:
         table = self._table(event.name)
-        if table != ():
-            await invoke_addon(self._groups(event.name) if table is None else table, event)
+        if table is None:
+            await AddonManager.trigger_event(self._manager, event)
+        elif table:
+            await invoke_addon(table, event)
 
     def _table(self, name: str) -> Table | None:
-        """The table of an event, or None if each addon has to be asked."""
+        """The table of an event, or None if mitmproxy has to look its hooks up."""
         if self._chain != self._manager.chain:
             self._chain = list(self._manager.chain)
             self._are_known = all(map(_is_known, traverse(self._chain)))
@@ -153,28 +114,16 @@ class Dispatcher:
         if not self._are_known:
             return None
         if name not in self._tables:
-            try:
-                groups = (tuple(_iter_hooks(top, name)) for top in self._chain)
-                self._tables[name] = tuple(group for group in groups if group)
-            except exceptions.AddonManagerError:
-                self._tables[name] = None
+            groups = [tuple(_hooks(traverse([top]), name)) for top in self._chain]
+            is_odd = any(not callable(hook) for group in groups for hook in group)
+            self._tables[name] = None if is_odd else tuple(group for group in groups if group)
         return self._tables[name]
 
-    def _groups(self, name: str) -> Iterator[Iterator[Hook]]:
-        """The groups that have hooks. Each addon is asked in its turn, since an earlier hook may have changed it."""
-        for top in self._manager.chain:
-            try:
-                nothing = not getattr(top, name, None) and not hasattr(top, "addons")
-            except Exception:
-                nothing = False  # it raises again below, where that is logged
-            if not nothing:
-                yield _iter_hooks(top, name)
 
-
-async def invoke_addon(groups: Iterable[Iterable[Hook]], event: hooks.Hook) -> None:
+async def invoke_addon(table: Table, event: hooks.Hook) -> None:
     """Named like mitmproxy's function, because tracebacks in the log begin below that name."""
     arguments = event.args()
-    for group in groups:
+    for group in table:
         try:
             for hook in group:
                 result = hook(*arguments)
@@ -187,17 +136,11 @@ async def invoke_addon(groups: Iterable[Iterable[Hook]], event: hooks.Hook) -> N
                 raise
 
 
-def _iter_hooks(addon: Any, name: str) -> Iterator[Hook]:
-    """The hooks of an addon and its sub-addons, like mitmproxy's `_iter_hooks`."""
-    found = getattr(addon, name, None)
-    if found:
-        if callable(found):
+def _hooks(addons: Iterator[Any], name: str) -> Iterator[Any]:
+    for addon in addons:
+        found = getattr(addon, name, None)
+        if found and not isinstance(found, ModuleType):
             yield found
-        elif not isinstance(found, ModuleType):
-            raise exceptions.AddonManagerError(f"Addon handler {name} ({addon}) not callable")
-    if hasattr(addon, "addons"):
-        for part in addon.addons:
-            yield from _iter_hooks(part, name)
 
 
 def _is_known(addon: Any) -> bool:
@@ -206,3 +149,47 @@ def _is_known(addon: Any) -> bool:
         return Path(getattr(addon, "__file__", None) or "").resolve() == _ENTRY
     defined_in = type(addon).__module__
     return defined_in.partition(".")[0] == "mitmproxy" or defined_in.rpartition(".")[0] == _OWN
+
+
+class _Probe:
+    """An addon of the trial. Its hooks are `running` and `update`."""
+
+    def __init__(self, name: str, calls: list[str], *addons: "_Probe") -> None:
+        self.name = name
+        self.addons = list(addons)
+        self._calls = calls
+
+    def update(self, flows: object) -> Any:
+        self._calls.append(self.name)
+        if self.name == "halts":
+            raise exceptions.AddonHalt
+        return self._later() if self.name == "awaited" else None
+
+    async def _later(self) -> None:
+        self._calls.append("later")
+
+
+def fits(manager: AddonManager) -> bool:
+    """Whether the manager is mitmproxy's own, not yet modified, and calls hooks as the dispatcher does."""
+    if type(manager) is not AddonManager or Dispatcher.METHODS & vars(manager).keys():
+        return False
+    try:
+        return _trial(lambda tried: None) == _trial(Dispatcher)
+    except Exception:
+        return False
+
+
+def _trial(prepare: Callable[[AddonManager], object]) -> list[str]:
+    """The hooks that a manager calls, in order."""
+    calls: list[str] = []
+    manager = AddonManager(SimpleNamespace(options=OptManager()))
+    prepare(manager)
+    groups = [_Probe("outer", calls, _Probe("awaited", calls)), _Probe("halts", calls, _Probe("never", calls))]
+    manager.chain = [*groups, _Probe("after", calls)]
+    event: Coroutine[Any, Any, None] = manager.trigger_event(hooks.UpdateHook([]))
+    try:
+        event.send(None)
+    except StopIteration:
+        return calls
+    event.close()
+    raise RuntimeError("the hooks were not called at once")

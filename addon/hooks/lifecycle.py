@@ -1,6 +1,7 @@
 """Registers and parses the options, starts and stops the runtime, and tells the user about it."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.file_options import FileOptions
-from addon.hooks.heap import collect_less_often
 from addon.hooks.runtime import Runtime
 from addon.hooks.start_progress import start_progress
 from addon.hooks.upstream_pool import UpstreamPool
@@ -159,7 +159,8 @@ class Lifecycle:
         if (member := membership()) is None or member.slot == 0:
             for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
                 logger.info(line)
-        collect_less_often()
+        gc.collect()
+        gc.freeze()  # imported modules stay: full collections need not traverse them
 
     def done(self) -> asyncio.Task[None] | None:
         """mitmproxy serves until the task has ended; clients are refused meanwhile, not served without the addon."""

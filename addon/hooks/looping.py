@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from mitmproxy import http
 from mitmproxy.addons.serverplayback import ServerPlayback
+from mitmproxy.connection import Server
 
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
@@ -12,7 +13,6 @@ from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import handover_failed, on_handover
 from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.new_connections import new_server
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
 from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
@@ -119,7 +119,7 @@ class Looping:
             set_body(flow.request, start.client)
         address_in_url = flow.request.host, flow.request.port
         if flow.server_conn.address != address_in_url:
-            flow.server_conn = new_server(address_in_url)
+            flow.server_conn = Server(address=address_in_url)
         answering = runtime.loops.answer(
             runner, lambda: not flow.live, lambda: flow.response is not None and bool(flow.response.stream)
         )

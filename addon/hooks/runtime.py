@@ -25,7 +25,6 @@ from addon.gateway.downloads import Downloads
 from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
-from addon.hooks.heap import give_back_when_idle
 from addon.hooks.server_restarts import ServerRestarts
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
@@ -295,7 +294,6 @@ class Runtime:
         self._upkeep = [
             tasks.spawn(self._keep_lease(), name="the proxy's lease"),
             tasks.spawn(self._expire(), name="expiry of old records"),
-            tasks.spawn(give_back_when_idle(), name="freed memory"),
         ]
         if self._pins is not None and membership() is not None:
             self._upkeep.append(tasks.spawn(self._follow_pins(self._pins), name="accepted MCP tools"))

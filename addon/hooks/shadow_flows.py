@@ -21,7 +21,6 @@ from addon.core.framing import replies
 from addon.core.framing.documents import encode
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import UNDECODED, body_of, names, new_request, new_response, url_of
-from addon.hooks.new_connections import new_server
 from addon.hooks.redirects import redirected
 from addon.hooks.streams import comes_whole, is_stream
 from addon.loop.upstream import Address, Headers, Outgoing, Received
@@ -94,7 +93,9 @@ class LoopWatcher:
         request = new_request(address.method, address.url, address.headers, body)
         if b"host" not in names(request.headers):
             request.headers.insert(0, "Host", netloc(address.url))
-        shadow = http.HTTPFlow(client.client, new_server((request.host, request.port), client.via), live=True)
+        shadow = http.HTTPFlow(
+            client.client, connection.Server(address=(request.host, request.port), via=client.via), live=True
+        )
         shadow.request = request
         self._requests += 1
         shadow.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}

@@ -1,11 +1,13 @@
 """Connects the front doors to the model: through the pooled clients, with each request as a flow of mitmproxy."""
 
+import time
+
 from mitmproxy import ctx
+from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.net import server_spec
 from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
 
 from addon.gateway.upstream_factory import Caller
-from addon.hooks.new_connections import new_client
 from addon.hooks.shadow_flows import LoopClient, Origin, ShadowFlows
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.loop.upstream import Upstream
@@ -27,7 +29,12 @@ class MitmUpstreamFactory:
 
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         # a front door has no mitmproxy connection: this one tells addons where the flow came from
-        client = new_client(caller.address)
+        client = Client(
+            peername=caller.address,
+            sockname=("127.0.0.1", 0),
+            state=ConnectionState.OPEN,
+            timestamp_start=time.time(),
+        )
         # a front door always keeps its caller's tools: the metadata tells this to a replay of a -w file too
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
