@@ -347,7 +347,10 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "store move": "records cannot be moved to another store. Start with an empty one in graft_store; its tools and"
+    " sessions come from toolgraft.toml. To copy a store, use `toolgraft backup`, or Redis's own backup",
+}
 """What to use instead of a removed option (`graft_NAME`), flag of `serve` (`--FLAG`) or command (`WORD WORD`)."""
 
 

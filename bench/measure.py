@@ -106,7 +106,7 @@ async def alternate(effort: Effort, sides: tuple[Side, Side], run: tuple[Runner,
 async def compare(
     effort: Effort,
     sides: tuple[Side, Side],
-    kind: Kind,
+    kind: Kind | tuple[Kind, Kind],
     *,
     clients: int | tuple[int, int] = CLIENTS,
     path: str = PATH,
@@ -115,13 +115,15 @@ async def compare(
     spread: float = 0.0,
     tunnel: str = "",
 ) -> Pair:
-    """Both sides under the same load. `clients`: of each side, or of the one and the other. `streams`: the answers are
-    event streams, and latencies those of first events. `spread`: seconds over which the clients of a round begin.
-    `tunnel`: the upstream's host and port, reached by CONNECT and TLS."""
+    """Both sides under the same load. `kind`, `clients`: of each side, or of the one and the other. `streams`: the
+    answers are event streams, and latencies those of first events. `spread`: seconds over which the clients of a round
+    begin. `tunnel`: the upstream's host and port, reached by CONNECT and TLS."""
     made: list[Clients] = []
     try:
-        for side, count in zip(sides, (clients, clients) if isinstance(clients, int) else clients, strict=True):
-            begun = [bodies(kind, n, cold=cold) for n in range(count)]
+        counts = (clients, clients) if isinstance(clients, int) else clients
+        kinds = (kind, kind) if isinstance(kind, Kind) else kind
+        for side, count, each in zip(sides, counts, kinds, strict=True):
+            begun = [bodies(each, n, cold=cold) for n in range(count)]
             request = head(side.port, path, host=tunnel)
             made.append(await Clients.connect(side.port, request, begun, streams=streams, tunnel=tunnel))
             # the beginning of each client's first conversation; at once, since no proxy waits long for a request

@@ -1,4 +1,4 @@
-"""The store's contract. Its parts are in `store.calls`, `store.responses` and `store.exports` too.
+"""The store's contract. Its parts are in `store.calls` and `store.responses` too.
 
 Every method is atomic: it takes effect as a whole or not at all, even if the process or the machine dies meanwhile.
 Once a method has returned, its write survives a crash of the process. It survives a crash of the machine, such as a
@@ -37,7 +37,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from store.budget import Budget
 from store.calls import Calls
-from store.exports import Exports
 from store.models import (
     CachedTools,
     Call,
@@ -212,7 +211,7 @@ def uptime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Store(Calls, Responses, Exports):
+class Store(Calls, Responses):
     suspends: ClassVar[bool] = True
     uptime: Callable[[], float] = staticmethod(uptime)
     """The clock for leases, and the reference for the wall clock."""

@@ -1,6 +1,5 @@
 """Maintenance of the store: `toolgraft backup`, `check`, `recover` and `store …`."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -113,69 +112,3 @@ def trust_clock(url: options.Url = None, as_json: options.Json = False) -> None:
                 else "the clock was trusted already"
             )
         )
-
-
-_BESIDE_THE_STORE = ("token", "tokens.json", "mcp_pins.json", "audit.jsonl")
-"""Files of the state folder that a proxy needs on another machine."""
-
-
-@app.command("move")
-def move(
-    source: Annotated[str, typer.Argument(help="The store's URL.", metavar="FROM")],
-    target: Annotated[str, typer.Argument(help="The URL of an empty store.", metavar="TO")],
-    ttl: Annotated[float, typer.Option(help="As graft_ttl: older records are not copied.", min=60)] = 7 * 24 * 3600.0,
-    as_json: options.Json = False,
-) -> None:
-    """Copy everything from one store to another, such as from SQLite to Redis, and compare the two.
-
-    Stop the proxies first. If the copy is interrupted, the same command goes on with it. FROM is kept. Clients that
-    follow events must begin anew. Exit status 1 if the stores differ in the end.
-    """
-    import asyncio
-    from dataclasses import asdict
-
-    from addon.settings import state_folder
-    from store import moving
-    from store.base import StoreError
-
-    progress = _Progress()
-    try:
-        moved = asyncio.run(moving.move(source, target, ttl=ttl, progress=progress))
-    except StoreError as error:
-        output.fail(str(error))
-    finally:
-        progress.end()
-    folder = state_folder()
-    beside = [str(folder / name) for name in _BESIDE_THE_STORE if (folder / name).exists()]
-    if as_json:
-        counts = {kind: asdict(one) for kind, one in moved.target.items()}
-        output.print_json({"moved": counts, "bad": moved.bad, "wrong": moved.wrong, "beside": beside})
-    else:
-        for kind, one in moved.target.items():
-            print(f"{kind}: {one.count}")
-        for bad_kind, names in moved.bad.items():
-            for name in names:
-                output.note(f"{bad_kind}: {name} cannot be read, and was not copied")
-        if beside:
-            output.note(f"not in a store; for another machine, copy these as well: {', '.join(beside)}")
-        for line in moved.wrong:
-            output.note(line)
-    if moved.wrong:
-        raise typer.Exit(1)
-
-
-class _Progress:
-    """Counts records on the terminal, if there is one."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def __call__(self, kind: str, count: int) -> None:
-        if sys.stderr.isatty():
-            begin = "\r" if kind in self._counts else "\n" if self._counts else ""
-            self._counts[kind] = self._counts.get(kind, 0) + count
-            print(f"{begin}copying {kind}: {self._counts[kind]}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._counts:
-            print(file=sys.stderr)

@@ -48,7 +48,7 @@ from addon.web.server import ControlServer, bind, url_of
 from addon.web.token import clear_address, lock_folder, make_folder, own_token, write_address, write_file
 from addon.web.uvicorn_limits import Bounds
 from store import disk
-from store.base import Store, StoreError, StoreUnusable, run_now
+from store.base import Store, StoreError, run_now
 from store.budget import Budget
 from store.factory import open_url
 
@@ -242,7 +242,7 @@ class Runtime:
             if listener is not None:
                 undo.callback(listener.close)
             if not store.suspends:
-                run_now(_open(store))
+                run_now(store.open())
             runtime = cls(
                 settings, store, token, listener, sources, checks, pins, upstreams, environ, listening, in_flight
             )
@@ -278,7 +278,7 @@ class Runtime:
         if not self._holds_folder:
             self._resources.callback(_lock(self.settings.state, membership()))
         if self.store.suspends:
-            await _open(self.store)
+            await self.store.open()
         if self._siblings is not None:
             self._siblings.join()
         await self._renew_lease()
@@ -431,14 +431,6 @@ class Runtime:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
         self._resources.close()
-
-
-async def _open(store: Store) -> None:
-    """Raises StoreUnusable, also if only some records have been moved to the store yet."""
-    await store.open()
-    if await store.move_note():
-        await store.close()
-        raise StoreUnusable("graft_store: a move to it was not finished; run the same `toolgraft store move` again")
 
 
 def _lock(state: Path, member: Membership | None) -> Callable[[], None]:

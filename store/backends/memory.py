@@ -14,13 +14,14 @@ import pydantic_core
 
 from store.backends import _rules as rules
 from store.backends._memory_base import Ledger
-from store.backends._memory_exports import MemoryExports
+from store.backends._memory_ledger import MemoryLedger
+from store.backends._memory_responses import MemoryResponses
 from store.backends._memory_retries import MemoryRetries, forget_request
 from store.base import BATCH
 from store.models import CachedTools, Event, Page, Policy, Session, Snapshot, Toolset
 
 
-class MemoryStore(MemoryExports, MemoryRetries):
+class MemoryStore(MemoryLedger, MemoryResponses, MemoryRetries):
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         if url != "memory://":

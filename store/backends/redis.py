@@ -13,7 +13,6 @@ from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_expiry import RedisExpiry
-from store.backends._redis_exports import RedisExports
 from store.backends._redis_link import Command
 from store.backends._redis_sessions import RedisSessions
 from store.backends._redis_waits import RedisWaits
@@ -26,7 +25,7 @@ _READ = 100
 """Notices that are read at once."""
 
 
-class RedisStore(RedisSessions, RedisExports, RedisExpiry, RedisWaits):
+class RedisStore(RedisSessions, RedisExpiry, RedisWaits):
     _damaged = 0
     """The number of the last damaged notice that was logged."""
 

@@ -10,7 +10,8 @@ import pydantic_core
 
 from store.backends import _rules as rules
 from store.backends._patience import all_patient
-from store.backends._sqlite_exports import SqliteExports
+from store.backends._sqlite_ledger import SqliteLedger
+from store.backends._sqlite_responses import SqliteResponses
 from store.backends._sqlite_retries import SqliteRetries
 from store.backends._sqlite_sessions import SqliteSessions
 from store.backends._sqlite_transaction import Transaction, marks_for, note_time
@@ -34,7 +35,7 @@ DATED = (("turn", "created_at"), ("cached_tools", "created_at"), ("thread", "use
 """Tables with rows that expire, and the column of their age."""
 
 
-class SqliteStore(SqliteSessions, SqliteExports, SqliteRetries):
+class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
     # --- events -----------------------------------------------------------------------------------------------
 
     async def last_event_id(self) -> str:

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from store import moving
 from store.backends.memory import MemoryStore
 from store.backends.sqlite import SqliteStore
 from store.base import run_now
@@ -57,28 +56,3 @@ def test_a_damaged_store_is_told_of_and_recovered(cli: Cli, database: Path) -> N
     done = json.loads(cli("recover", "--json").stdout)
     assert Path(done["damaged"]).exists()
     assert "nothing is wrong" in cli("check").stdout
-
-
-def test_a_store_is_moved(cli: Cli, database: Path, state: Path, tmp_path: Path) -> None:
-    (state / "tokens.json").write_text("{}")
-    urls = [f"sqlite:///{database}", f"sqlite:///{tmp_path / 'new.db'}"]
-    moved = cli("store", "move", *urls)
-    assert "sessions: 1" in moved.stdout
-    assert str(state / "tokens.json") in moved.stderr
-    assert "not empty" in cli("store", "move", *urls, status=1).stderr
-    moved_on = json.loads(cli("store", "move", urls[1], f"sqlite:///{tmp_path / 'last.db'}", "--json").stdout)
-    assert moved_on["moved"]["sessions"]["count"] == 1
-    assert moved_on["wrong"] == []
-
-
-def test_stores_that_differ_after_a_move_are_told_of(
-    cli: Cli, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def nothing(*arguments: object) -> list[str]:
-        return []
-
-    urls = [f"sqlite:///{database}", f"sqlite:///{tmp_path / 'new.db'}"]
-    with monkeypatch.context() as patch:
-        patch.setattr(moving, "_restore_all", nothing)
-        assert "sessions differ: 1 in the first store" in cli("store", "move", *urls, status=1).stderr
-    assert "sessions: 1" in cli("store", "move", *urls).stdout

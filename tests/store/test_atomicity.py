@@ -16,7 +16,7 @@ import pytest
 
 from store.backends.sqlite import PATIENT, SqliteStore
 from store.base import StoreUnavailable
-from store.models import CachedTools, Policy, Response, Session, Status, Toolset, UndeliveredAnswer
+from store.models import CachedTools, Policy, Response, Status, Toolset, UndeliveredAnswer
 from tests.store.conftest import TTL, Clock
 from tests.store.records import WORKERS, a_call, a_turn, save
 
@@ -69,12 +69,6 @@ WRITES: dict[str, Write] = {
     "delete_response": lambda store: store.delete_response("one", "alone"),
     "expire": lambda store: store.expire(),
     "trust_clock": lambda store: store.trust_clock(),
-    "restore_session": lambda store: store.restore_session(
-        Session(name="new", version=10**6, created_at=1.0, updated_at=1.0)
-    ),
-    "restore_head": lambda store: store.restore_head("one", "chat", "r1"),
-    "begin_move": lambda store: store.begin_move(b"s" * 32),
-    "note_move": lambda store: store.note_move("{}"),
 }
 
 
@@ -241,6 +235,6 @@ def test_every_write_is_tried() -> None:
         "history",
         "given_calls",
     }
-    reads |= {"ping", "_is_claimable", "export", "move_note", "users"}
+    reads |= {"ping", "_is_claimable"}
     notes = {"save_plain", "_write_notes"}  # in test_notes.py
     assert {name.partition(" ")[0] for name in WRITES} == PATIENT - reads - notes

@@ -7,7 +7,6 @@ import pytest
 
 from store.backends.redis import RedisStore
 from store.base import StoreError, StoreUnavailable
-from store.exports import KINDS
 from store.factory import open_url
 from store.models import CachedTools, Policy, UndeliveredAnswer
 from tests.store import servers
@@ -113,12 +112,6 @@ async def _others_can_be_used(store: RedisStore) -> None:
     turns = [await store.take_over("one", b"request", window=1e6, proxy_id="p1") for _ in range(2)]
     assert "t2" in [taken[0].turn_id for taken in turns if taken is not None]
     await store.settle_lost()
-    for kind in KINDS:
-        after: str | None = None
-        while True:
-            exported = await store.export(kind, since=0.0, after=after)
-            if (after := exported.after) is None:
-                break
     assert await store.events(after=None, limit=1000)
 
 
