@@ -10,7 +10,7 @@ _STANDARD = str.maketrans("-_", "+/")
 
 class Continuations:
     def __init__(self, budget: Budget) -> None:
-        self._paused: Share[tuple[str, bytes | str], Paused] = budget.share("paused answers", 1 / 24, 1 / 6, one=1)
+        self._paused: Share[tuple[str, bytes | str], Paused] = budget.share("paused answers", 1 / 16)
 
     def keep(self, session: str, token: str, paused: Paused) -> None:
         self._paused.put((session, _bytes_of(token)), paused, len(token) + paused.size)

@@ -27,7 +27,7 @@ class MissedTurns:
 
     def __init__(self, metrics: Metrics, budget: Budget) -> None:
         self._metrics = metrics
-        self._reported: Share[tuple[str, bytes], None] = budget.share("missed turns", 1 / 48, 1 / 24)
+        self._reported: Share[tuple[str, bytes], None] = budget.share("missed turns", 1 / 48)
 
     def report(self, session: str, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
         key = session, keys.history(turn.key, turn.chain)

@@ -28,24 +28,17 @@ class Prefixes:
     """Beginnings by session and first bytes. Sessions never share a beginning, because it holds ledger look-ups."""
 
     def __init__(self, budget: Budget) -> None:
-        self._prefixes: Share[int, tuple[Key, Prefix]] = budget.share(
-            "prefixes", 1 / 12, 1 / 8, lambda number, entry: self._unlink(number, entry[0])
-        )
-        self._rewritten: Share[int, History] = budget.share(
-            "rewritten", 1 / 3, 2 / 3, lambda number, history: forget(history)
-        )
-        self._restored: Share[int, History] = budget.share(
-            "restored", 1 / 6, 1 / 4, lambda number, history: forget(history)
-        )
-        self._by_head: dict[Key, list[int]] = {}  # the least recently used first
+        self._prefixes: Share[int, Key] = budget.share("prefixes", 5 / 48, self._unlink)
+        self._rewritten: Share[int, History] = budget.share("rewritten", 3 / 8, lambda number, history: forget(history))
+        self._restored: Share[int, History] = budget.share("restored", 3 / 16, lambda number, history: forget(history))
+        self._by_head: dict[Key, dict[int, Prefix]] = {}  # the least recently used first
         self._next = 0
 
     def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
         """The longest known beginning of this body."""
         best: tuple[int, Prefix] | None = None
-        siblings = self._by_head.get(_key(session, path, body), [])
-        for number in reversed(siblings):
-            prefix = self._prefix(number)
+        siblings = self._by_head.get(_key(session, path, body), {})
+        for number, prefix in reversed(siblings.items()):
             if (best is None or prefix.end > best[1].end) and prefix.is_start_of(body):
                 best = number, prefix
         if best is None:
@@ -53,8 +46,7 @@ class Prefixes:
         self._prefixes.get(best[0])
         self._rewritten.get(best[0])
         self._restored.get(best[0])
-        siblings.remove(best[0])
-        siblings.append(best[0])
+        siblings[best[0]] = siblings.pop(best[0])
         return best[1]
 
     def keep(self, session: str, path: Sequence[str], request: Request) -> None:
@@ -63,16 +55,16 @@ class Prefixes:
         if prefix is None or prefix is request.known_prefix or prefix.end < SMALLEST:
             return
         key = _key(session, path, request.body)
-        siblings = self._by_head.get(key, [])
-        for number in siblings:
-            if self._prefix(number) is request.known_prefix:
+        siblings = self._by_head.get(key, {})
+        for number, known in siblings.items():
+            if known is request.known_prefix:
                 self._forget(number, key)
                 break
         while len(siblings) >= _SIBLINGS:
-            self._forget(siblings[0], key)
+            self._forget(next(iter(siblings)), key)
         number, self._next = self._next, self._next + 1
-        self._by_head.setdefault(key, []).append(number)
-        if not self._prefixes.put(number, (key, prefix), prefix.size):
+        self._by_head.setdefault(key, {})[number] = prefix
+        if not self._prefixes.put(number, key, prefix.size):
             self._unlink(number, key)
         elif size := remembered_size(prefix.history):
             share = self._restored if has_true_turns(prefix.history) else self._rewritten
@@ -81,16 +73,10 @@ class Prefixes:
 
     def clear(self) -> None:
         """Forget all beginnings."""
-        for share in (self._rewritten, self._restored):
-            while share:
-                share.drop_oldest()
+        self._rewritten.drop_all()
+        self._restored.drop_all()
         self._prefixes.clear()
         self._by_head.clear()
-
-    def _prefix(self, number: int) -> Prefix:
-        entry = self._prefixes.peek(number)
-        assert entry is not None
-        return entry[1]
 
     def _forget(self, number: int, key: Key) -> None:
         self._prefixes.pop(number)
@@ -101,7 +87,7 @@ class Prefixes:
         self._rewritten.pop(number)
         self._restored.pop(number)
         siblings = self._by_head[key]
-        siblings.remove(number)
+        del siblings[number]
         if not siblings:
             del self._by_head[key]
 

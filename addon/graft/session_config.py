@@ -104,7 +104,7 @@ class SessionConfigs:
         self.store = store
         self.settings = settings
         self.placeholder = Placeholder(settings.placeholder)
-        self._configs: Share[_Key, SessionConfig | None] = budget.share("session configs", 1 / 24, 1 / 6, one=1)
+        self._configs: Share[_Key, SessionConfig | None] = budget.share("session configs", 1 / 16)
         self._overdue: asyncio.Future[Snapshot] | None = None
         """A read that a request no longer waits for. Until it has ended, no other session without tools waits."""
         self._changes = 0
@@ -115,18 +115,18 @@ class SessionConfigs:
         """The session may have tools now: an outage concerns it."""
         self._changes += 1
         key = _Key(session)
-        if key in self._configs and self._configs.peek(key) is None:
+        if key in self._configs and self._configs.get(key) is None:
             self._configs.pop(key)
 
     def expected(self, session: str) -> SessionConfig | None:
         """The configuration that the session had last; None if it had none, or if asking for it costs no more."""
-        return self._configs.peek(_Key(session)) if self.store.suspends else None
+        return self._configs.get(_Key(session)) if self.store.suspends else None
 
     async def of(self, session: str, ahead: LookAhead | None = None) -> SessionConfig | None:
         """Returns None for a session without a toolset: its traffic is not touched. `ahead`: what is looked up next.
         Raises StoreUnavailable."""
         key, changes = _Key(session), self._changes
-        if key in self._configs and self._configs.peek(key) is None:
+        if key in self._configs and self._configs.get(key) is None:
             snapshot = await self._snapshot_soon(session)
             if snapshot is None:
                 return None

@@ -18,7 +18,7 @@ type _Entry = tuple[int, TrueTurn]
 class TrueTurns:
     def __init__(self, store: Store, budget: Budget) -> None:
         self.store = store
-        self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 24, 1 / 24)
+        self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 24)
 
     def find(self, session: str, revision: int | None, turn_ids: Iterable[str]) -> dict[str, TrueTurn]:
         """The turns of these ids that are known. `revision`: the oldest revision of the ledger that will do; None: only

@@ -21,7 +21,7 @@ class Deletions:
     a new session of its name."""
 
     def __init__(self, budget: Budget) -> None:
-        self._numbers: Share[str, int] = budget.share("deleted sessions", 1 / 96, 1 / 24)
+        self._numbers: Share[str, int] = budget.share("deleted sessions", 1 / 96)
 
     def note(self, session: str, number: int) -> None:
         self._numbers.put(session, number, 128)

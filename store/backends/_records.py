@@ -45,7 +45,7 @@ def memory_of(size: int) -> int:
 
 
 def _share(budget: Budget) -> Share[tuple[type[Record], str], Record]:
-    return budget.share("records", 1 / 96, 1 / 24)
+    return budget.share("records", 1 / 96)
 
 
 _small = _share(Budget())

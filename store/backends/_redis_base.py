@@ -69,10 +69,10 @@ class RedisBase(Store):
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
         # What this process has just written: the next write begins with it.
-        self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 48, 1 / 6, one=1 / 8)
-        self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
-        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 40, 1 / 10, one=1)
-        self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192, 1 / 48)
+        self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 32)
+        self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 16)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 32)
+        self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192)
         """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
 
     @classmethod
@@ -261,7 +261,7 @@ class RedisBase(Store):
 
     def _keep_changes(self, session: str, changes: Changes) -> None:
         self._highest = max(self._highest, changes.revision)
-        changes.shrink(self._writes.largest // 2)
+        changes.shrink(self._writes.limit // 2)
         self._writes.put(session, changes, changes.size)
 
     # --- records ----------------------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ class SqliteBase(Waits):
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
-        self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 24, 1 / 6, one=1)
-        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 48, 1 / 12, one=1)
+        self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 16)
+        self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 32)
         self._deleted = Deletions(budget)
-        self._calls: Share[str, Call] = budget.share("calls", 1 / 96, 1 / 24)  # by id: read again to be answered
+        self._calls: Share[str, Call] = budget.share("calls", 1 / 96)  # by id: read again to be answered
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -284,7 +284,7 @@ class SqliteBase(Waits):
         if not changes.revision and not turn_ids:
             return  # without turns, no look-up has results
         changes.note(changes.revision, next(self._next_revision), turn_ids, keys)
-        changes.shrink(self._writes.largest // 2)
+        changes.shrink(self._writes.limit // 2)
         self._writes.put(session, changes, changes.size)
 
     def _known_session(self, name: str) -> KnownSession:

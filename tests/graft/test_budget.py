@@ -22,14 +22,14 @@ def paused(text: str) -> Paused:
 
 async def test_paused_answers_are_remembered_by_their_bytes(graft: Graft) -> None:
     budget = graft.grafter.budget
-    for number in range(500):
+    for number in range(200):
         graft.grafter.continuations.keep("default", f"small{number}", paused("x"))
     assert graft.grafter.continuations.find("default", "small0") is not None
     for number in range(50):
         graft.grafter.continuations.keep("default", f"large{number}", paused("x" * 500_000))
-        assert budget.sizes()["paused answers"] == budget.size <= budget.limit // 3
-    assert graft.grafter.continuations.find("default", "small499") is None
-    assert graft.grafter.continuations.find("default", "large43") is not None
+        assert 0 < budget.sizes()["paused answers"] <= budget.limit // 16
+    assert graft.grafter.continuations.find("default", "small199") is None
+    assert graft.grafter.continuations.find("default", "large49") is not None
     graft.grafter.continuations.keep("default", "huge", paused("x" * budget.limit))
     assert graft.grafter.continuations.find("default", "huge") is None
 
@@ -39,7 +39,7 @@ async def test_new_settings_forget_what_the_old_ones_made(graft: Graft) -> None:
     old.continuations.keep("default", "token", paused("x"))
     new = Graft(graft.store).grafter
     replacing = type(new)(graft.store, old.settings, old.metrics, budget=old.budget)
-    assert old.budget.size == 0
+    assert not any(old.budget.sizes().values())
     old.continuations.keep("default", "token", paused("x"))  # an answer that is still on its way
     assert replacing.continuations.find("default", "token") is None
-    assert old.budget.size == 0
+    assert not any(old.budget.sizes().values())
