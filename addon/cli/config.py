@@ -93,7 +93,7 @@ def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
 def check(
     path: Annotated[str | None, typer.Argument(help="Default: the one that a start would use.", metavar="FILE")] = None,
 ) -> None:
-    """Check a toolgraft.toml. Exit status 1 and the first error, with its line, if there is one."""
+    """Check a toolgraft.toml. Exit status 1 and the first error, if there is one."""
     found = _read(path)
     if found is None:
         from addon.config_file.places import user_file

@@ -1,10 +1,10 @@
-"""Reads a toolgraft.toml and checks it whole. An error is one sentence with the file, the line and what would fit."""
+"""Reads a toolgraft.toml and checks it whole. An error is one sentence with the file, the key and what would fit."""
 
 import difflib
 import json
 import math
-import re
 import shlex
+import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from addon.core.framing.documents import Document
-from addon.core.located import KeyPath, Located
 from addon.core.security.escaping import printable
-from addon.core.toml_lines import TomlError, parse_toml
 from addon.core.tools.positions import BadTool
 from addon.graft.toolsets import toolset_of
 from addon.options import OPTIONS, Option, removed
@@ -33,10 +31,14 @@ _TOOLS = ("tools", "tool_config", "tool_choice")
 _SESSION = (*Policy.options(), "toolset", *_TOOLS)
 _LARGEST = 16 * 1024 * 1024
 """Bytes of a toolgraft.toml."""
+_MOST_LEVELS = 100
+
+type KeyPath = tuple[str | int, ...]
+"""The keys and list indexes that lead to a value."""
 
 
 class ConfigError(ValueError):
-    """A toolgraft.toml that cannot be used. The message begins with the file and line. `files`: other files that it
+    """A toolgraft.toml that cannot be used. The message begins with the file. `files`: other files that it
     names, up to the error."""
 
     def __init__(self, message: str, files: Sequence[Path] = ()) -> None:
@@ -55,15 +57,13 @@ class SessionEntry:
 @dataclass(frozen=True)
 class ConfigFile:
     """`options`: by full name, as mitmproxy's options take them. `servers`: the MCP servers by name, each with its
-    command or URL; `read_servers` reads them. `lines`: of each option, by full name. `files`: the other files whose
-    contents are part of it."""
+    command or URL; `read_servers` reads them. `files`: the other files whose contents are part of it."""
 
     path: Path
     options: Mapping[str, str | list[str]] = field(default_factory=dict)
     modes: tuple[str, ...] = ()
     servers: Mapping[str, str] = field(default_factory=dict)
     sessions: Mapping[str, SessionEntry] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
 
     @property
@@ -79,12 +79,8 @@ class ConfigFile:
         for option in ("graft_tools", "graft_mcp"):
             for path in self.options.get(option, ()):
                 if not Path(path).is_file():
-                    return f"{self.place_of(option)}: {option.removeprefix('graft_')}: there is no file {path}"
+                    return f"{self.path}: options.{option.removeprefix('graft_')}: there is no file {path}"
         return None
-
-    def place_of(self, option: str) -> str:
-        """`FILE:LINE` of an option."""
-        return f"{self.path}:{self.lines[option]}"
 
 
 def read_file(path: Path) -> bytes:
@@ -120,33 +116,31 @@ def parse_config(path: Path, content: bytes) -> ConfigFile:
     files: list[Path] = []
     try:
         try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            line = content[: error.start].count(b"\n") + 1
-            raise ConfigError(f"{path}:{line}: not UTF-8") from None
-        try:
-            document = parse_toml(text)
-        except TomlError as error:
-            raise ConfigError(f"{path}:{error.line}: not TOML: {error}") from None
+            document = tomllib.loads(content.decode())
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: not UTF-8") from None
+        except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
+            raise ConfigError(f"{path}: not TOML: {error}") from None
         return _Reader(path, document, files).read()
+    except RecursionError:
+        raise ConfigError(f"{path}: values are nested too deeply") from None
     except ConfigError as error:
         raise ConfigError(printable(str(error)), files) from None
 
 
 class _Reader:
-    def __init__(self, path: Path, document: Located, files: list[Path]) -> None:
+    def __init__(self, path: Path, document: Document, files: list[Path]) -> None:
         self._path = path
         self._document = document
         self._files = files
 
     def read(self) -> ConfigFile:
-        values = self._document.values
-        for place, value in _leaves((), values):
+        for place, value in _leaves((), self._document):
             if not isinstance(value, str | bool | int | float):
                 raise self._error(place, "must not be a date or time: write it as a text, in quotation marks")
             if isinstance(value, float) and not math.isfinite(value):
                 raise self._error(place, "must be a finite number")
-        for name in values:
+        for name in self._document:
             if name not in _TABLES:
                 raise self._error((name,), _unknown(name, _TABLES, at_top=True))
         options = self._options()
@@ -158,7 +152,6 @@ class _Reader:
             modes=modes,
             servers=self._servers(),
             sessions=self._sessions(),
-            lines={name: self._line(("options", name.removeprefix("graft_"))) for name in options},
             files=tuple(self._files),
         )
 
@@ -195,23 +188,21 @@ class _Reader:
                 Settings.from_options({name: value})
             except ValidationError as error:
                 if error.errors()[0]["loc"]:
-                    raise self._error(("options", name.removeprefix("graft_")), explain(error, ""), "") from None
+                    raise self._error(explain(error, "options.")) from None
 
     def _modes(self) -> tuple[str, ...]:
-        if "modes" not in self._document.values:
+        if "modes" not in self._document:
             return ()
-        modes = self._texts(("modes",), self._document.values["modes"])
+        modes = self._texts(("modes",), self._document["modes"])
         if not modes:
             raise self._error(("modes",), 'is empty; an example is ["regular", "reverse:https://…@8081"]')
         from mitmproxy.proxy.mode_specs import ProxyMode  # slow, and not needed without modes
 
-        for index, mode in enumerate(modes):
+        for mode in modes:
             try:
                 ProxyMode.parse(mode)
             except ValueError as error:
-                raise self._error(
-                    ("modes", index), f"{mode!r} is not a mode of mitmproxy: {error}", "modes: "
-                ) from None
+                raise self._error(f"modes: {mode!r} is not a mode of mitmproxy: {error}") from None
         return tuple(modes)
 
     def _servers(self) -> dict[str, str]:
@@ -222,7 +213,7 @@ class _Reader:
         from addon.tools.mcp_config import check_servers
 
         try:
-            found = check_servers({"mcpServers": servers}, lambda place: f"{self._path}:{self._line(place)}")
+            found = check_servers({"mcpServers": servers}, self._path)
         except SourceError as error:
             raise ConfigError(str(error)) from None
         return {
@@ -235,7 +226,7 @@ class _Reader:
         for name, value in self._table(("sessions",)).items():
             place = ("sessions", name)
             if not SESSION_NAME.fullmatch(name):
-                raise self._error(place, f"the name of a session must be {SESSION_FORM}", "")
+                raise self._error(f"sessions: {name!r}: the name of a session must be {SESSION_FORM}")
             fields = self._table(place)
             for key in fields:
                 if key not in _SESSION:
@@ -243,8 +234,7 @@ class _Reader:
             try:
                 policy = Policy.model_validate({key: value[key] for key in Policy.options() if key in value})
             except ValidationError as error:
-                at = (*place, error.errors()[0]["loc"][0])
-                raise self._error(at, explain(error, f"{_name(place)}."), "") from None
+                raise self._error(explain(error, f"{_name(place)}.")) from None
             found[name] = SessionEntry(policy, self._toolset(place, fields))
         return found
 
@@ -259,7 +249,7 @@ class _Reader:
         try:
             return toolset_of(given)
         except BadTool as error:
-            raise self._error((*place, *_parts(error.field)), error.message, f"{_name(place)}.{error.field} ") from None
+            raise self._error(f"{_name(place)}.{error.field} {error.message}") from None
         except ValidationError as error:
             raise self._error((*place, "tools"), error.errors()[0]["msg"]) from None
 
@@ -275,14 +265,14 @@ class _Reader:
         except ConfigError as error:
             raise self._error(place, str(error)) from None
         except json.JSONDecodeError as error:
-            raise self._error(place, f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+            raise self._error(place, f"{path}: not JSON: {error}") from None
         except ValidationError as error:
             raise self._error(place, f"{path}: {error.errors()[0]['msg']}") from None
         except (ValueError, RecursionError) as error:  # BadTool is a ValueError
             raise self._error(place, f"{path}: {error}") from None
 
     def _table(self, place: KeyPath) -> Document:
-        value: Any = self._document.values
+        value: Any = self._document
         for key in place:
             value = value.get(key, {})
         if not isinstance(value, dict):
@@ -294,19 +284,12 @@ class _Reader:
             raise self._error(place, f'is {_kind(value)}; must be a list of texts, such as ["…"]')
         for index, item in enumerate(value):
             if not isinstance(item, str):
-                raise self._error(
-                    (*place, index), f"is {_kind(item)}; must be a text", f"{_name(place)}: item {index + 1} "
-                )
+                raise self._error(f"{_name(place)}: item {index + 1} is {_kind(item)}; must be a text")
         return value
 
-    def _line(self, place: KeyPath) -> int:
-        return self._document.line_of(place)
-
-    def _error(self, place: KeyPath, message: str, subject: str | None = None) -> ConfigError:
-        """`subject`: what the message is about, if it is not the value at this place."""
-        return ConfigError(
-            f"{self._path}:{self._line(place)}: {f'{_name(place)} ' if subject is None else subject}{message}"
-        )
+    def _error(self, place: KeyPath | str, message: str = "") -> ConfigError:
+        """`place`: of the value that the message is about, or the whole message."""
+        return ConfigError(f"{self._path}: {place if isinstance(place, str) else f'{_name(place)} {message}'}")
 
 
 def option_text(value: str | bool | float) -> str:
@@ -315,6 +298,8 @@ def option_text(value: str | bool | float) -> str:
 
 
 def _leaves(place: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    if len(place) > _MOST_LEVELS:
+        raise RecursionError
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves((*place, key), item)
@@ -344,8 +329,3 @@ def _name(place: KeyPath) -> str:
     """A place as people write it: `sessions.work.tools[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return text.removeprefix(".") or "the document"
-
-
-def _parts(name: str) -> KeyPath:
-    """The place that a name like `tools[0].parameters` stands for."""
-    return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", name))

@@ -13,7 +13,7 @@ from store.models import MASK
 
 
 class SettingRow(NamedTuple):
-    """`source` names where the option is set: `default`, a file with its line, a variable, `config.yaml` or
+    """`source` names where the option is set: `default`, a file, a variable, `config.yaml` or
     `command line`. Secrets of `value` are masked."""
 
     name: str
@@ -40,7 +40,7 @@ def setting_rows(
         elif environ.get(variable, ""):
             value, source = environ[variable], variable
         elif config is not None and name in config.options:
-            value, source = config.options[name], config.place_of(name)
+            value, source = config.options[name], str(config.path)
         else:
             value, source = option.default, "default"
         values[name] = value

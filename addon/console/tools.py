@@ -1,5 +1,6 @@
 """The pages *Tools* and *Try a tool*."""
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -10,7 +11,6 @@ from starlette.responses import Response
 
 from addon.console.filled_forms import Filled, declaration_of, entered
 from addon.console.forms import Field, form_of, parameters_schema
-from addon.console.places import line_of
 from addon.console.rendering import marked, page, whole_json
 from addon.control.routes.servers import Server, servers
 from addon.control.routes.tools import checked_changes
@@ -30,6 +30,8 @@ _MOST_SESSIONS = 50
 _MOST_CHANGES = 50
 _LONGEST_EDITED = 1_000_000
 """Characters of a toolset that a page lets edit."""
+_LINE = re.compile(r" at line ([0-9]{1,9}) column [0-9]+$")
+"""In what msgspec says of a text that is not JSON."""
 
 
 def _none_if_empty(value: object) -> object:
@@ -114,7 +116,8 @@ async def tools_check(
         problem = problem_of(error)
         if problem.status >= 500:
             raise
-        values |= {"problem": problem.detail.removeprefix("the body is "), "line": line_of(edited.text, problem)}
+        line = _LINE.search(problem.detail)
+        values |= {"problem": problem.detail.removeprefix("the body is "), "line": line and line[1]}
     return page("tools-check.html", values)
 
 

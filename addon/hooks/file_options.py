@@ -76,15 +76,15 @@ class FileOptions:
         if name in self.given and _same(value, self.values[name]):
             return self.given[name]
         if self.config is not None and name in self.taken and _same(value, self.taken[name]):
-            return self.config.place_of(name)
+            return str(self.config.path)
         return "default" if _same(value, _DEFAULTS[name]) else "changed while it runs"
 
     def located(self, message: str) -> str:
-        """A message that begins with the name of an option, after the line of the file that sets it."""
+        """A message that begins with the name of an option, after the file that sets it."""
         found = _OPTION.match(message)
         if self.config is None or found is None or found[0] not in self.taken:
             return message
-        return f"{self.config.place_of(found[0])}: {message}"
+        return f"{self.config.path}: {message}"
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -10,7 +10,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,9 +28,6 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from addon.core.json_lines import json_lines
-from addon.core.located import KeyPath, Located
-from addon.core.toml_lines import TomlError, parse_toml
 from addon.tools.base import MAX_NAME, RunRules, SourceError
 from addon.tools.http_endpoint import Headers, HttpUrl
 
@@ -117,49 +115,45 @@ class _File(BaseModel):
 
 
 def read_servers(path: str | Path, environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
-    """The enabled servers of a JSON or TOML file, by name. Raises SourceError with the file, the line and the field."""
+    """The enabled servers of a JSON or TOML file, by name. Raises SourceError with the file and the field."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-        if str(path).endswith(".toml"):
-            found = parse_toml(text)
-        else:
-            found = Located(json.loads(text, object_pairs_hook=_without_duplicates), json_lines(text))
+        is_toml = str(path).endswith(".toml")
+        document = tomllib.loads(text) if is_toml else json.loads(text, object_pairs_hook=_without_duplicates)
+        return check_servers(document, path, environment)
+    except SourceError:
+        raise
     except OSError as e:
         raise SourceError(f"{path}: {e.strerror or e}") from e
     except json.JSONDecodeError as e:
-        raise SourceError(f"{path}:{e.lineno}: not JSON: {e.msg}") from e
-    except TomlError as e:
-        raise SourceError(f"{path}:{e.line}: not TOML: {e}") from e
+        raise SourceError(f"{path}: not JSON: {e}") from e
+    except tomllib.TOMLDecodeError as e:
+        raise SourceError(f"{path}: not TOML: {e}") from e
     except ValueError as e:
         raise SourceError(f"{path}: {e}") from e
     except RecursionError:
         raise SourceError(f"{path}: it is nested too deeply") from None
-    return check_servers(found.values, lambda place: f"{path}:{found.line_of(place)}", environment)
 
 
-def check_servers(
-    document: Any, where: Callable[[KeyPath], str], environment: Mapping[str, str] = os.environ
-) -> dict[str, Server]:
-    """The enabled servers of a document, by name. `where` names the file, and if possible the line, of a place in it.
-    Raises SourceError."""
+def check_servers(document: Any, path: str | Path, environment: Mapping[str, str] = os.environ) -> dict[str, Server]:
+    """The enabled servers of a file's document, by name. Raises SourceError."""
     try:
         found = _File.model_validate(_expanded(document, environment))
     except ValidationError as e:
         errors = e.errors(include_url=False, include_input=False)
         problems = [f"{_field(error['loc'])}: {_message(error)}" for error in errors[:_MAX_ERRORS]]
-        raise SourceError(f"{where(errors[0]['loc'])}: {'; '.join(problems)}") from None
+        raise SourceError(f"{path}: {'; '.join(problems)}") from None
     except _Unset as e:
-        raise SourceError(f"{where(e.place)}: {e}") from None
+        raise SourceError(f"{path}: {e}") from None
     return {name: server for name, server in found.mcp_servers.items() if not server.disabled}
 
 
 class _Unset(Exception):
-    """An environment variable that is not set, and the place that names it."""
+    """An environment variable that is not set."""
 
-    def __init__(self, place: KeyPath, name: str) -> None:
+    def __init__(self, place: tuple[str | int, ...], name: str) -> None:
         field = ".".join(map(str, place))
         super().__init__(f"{field}: the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
-        self.place = place
 
 
 def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
@@ -167,7 +161,7 @@ def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
     if not isinstance(servers, dict):
         return document
 
-    def expand(value: Any, place: KeyPath) -> Any:
+    def expand(value: Any, place: tuple[str | int, ...]) -> Any:
         if isinstance(value, str):
             return _VARIABLE.sub(lambda found: replace(found, place), value)
         if isinstance(value, list):
@@ -176,7 +170,7 @@ def _expanded(document: Any, environment: Mapping[str, str]) -> Any:
             return {key: expand(item, (*place, key)) for key, item in value.items()}
         return value
 
-    def replace(found: re.Match[str], place: KeyPath) -> str:
+    def replace(found: re.Match[str], place: tuple[str | int, ...]) -> str:
         name, default = found.groups()
         if (value := environment.get(name) or default) is None:
             raise _Unset(place, name)

@@ -232,7 +232,7 @@ def test_the_configuration_file_of_a_start_is_checked(
     assert list(config.config()) == [Finding("config", "ok", f"{own} fits")]
     own.write_text("[options]\n\nmax_rounds = 0\n")
     found = doctor(cli, reachable, status=1)["config"]
-    assert found == [("wrong", f"{own}:3: max_rounds='0': must be a number from 1 to 100")]
+    assert found == [("wrong", f"{own}: options.max_rounds='0': must be a number from 1 to 100")]
     local.touch()
     states = [one.state for one in config.config()]
     assert states == ["note", "wrong"]

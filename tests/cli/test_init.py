@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from addon.cli import output
 from addon.config_file.places import chosen_file
 from addon.config_file.reading import load_config, parse_config
 from addon.config_file.template import Answers, config_text, quoted
-from addon.core.toml_lines import parse_toml
 from addon.options import OPTIONS
 from tests.cli.conftest import Cli
 
@@ -106,4 +106,4 @@ def test_every_commented_option_and_example_fits_as_well() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", 'a"b\\', "\n\x00\x7f", "ä\u202e🙂"])
 def test_a_text_is_quoted_for_toml(text: str) -> None:
-    assert parse_toml(f"a = {quoted(text)}").values == {"a": text}
+    assert tomllib.loads(f"a = {quoted(text)}") == {"a": text}

@@ -137,5 +137,5 @@ def test_a_wrong_file_ends_it_with_a_sentence(environment: dict[str, str], tmp_p
     done = subprocess.run(
         [sys.executable, "-P", "-m", "addon", "serve"], env=environment, capture_output=True, text=True
     )
-    expected = f"toolgraft: {folder}/toolgraft.toml:2: max_rounds='0': must be a number from 1 to 100\n"
+    expected = f"toolgraft: {folder}/toolgraft.toml: options.max_rounds='0': must be a number from 1 to 100\n"
     assert (done.returncode, done.stderr) == (1, expected)

@@ -167,7 +167,7 @@ async def test_a_mistake_is_named_with_its_line_while_it_is_typed(
 ) -> None:
     for text, line, words in (
         ('{"tools": [\n{"name": "f",}\n]}', 2, "not JSON that can be stored"),
-        ('{"tools": [\n{"name": "f"},\n{"name": "a b"}\n]}', 3, "tools[1].name is &#39;a b&#39;"),
+        ('{"tools": [\n{"name": "f"},\n{"name": "a b"}\n]}', None, "tools[1].name is &#39;a b&#39;"),
         ('{"tools": [{"name": "f", "timeout": 1e999}]}', None, "not JSON"),
         ("[]", None, "the document must be an object"),
         ('{"tools": [' + "[" * 5000, None, "not JSON"),

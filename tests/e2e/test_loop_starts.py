@@ -47,8 +47,8 @@ def test_a_tools_file_that_is_wrong_is_named_with_its_line(source: str, message:
 
 
 CONFIGURATIONS: dict[str, tuple[Any, str]] = {
-    "no JSON": ('{"mcpServers": {\n', "{file}:2: "),
-    "field": ({"mcpServers": {"s": {"command": "x", "comand": 1}}}, "{file}:1: mcpServers.s.comand: is unknown"),
+    "no JSON": ('{"mcpServers": {\n', "{file}: not JSON: "),
+    "field": ({"mcpServers": {"s": {"command": "x", "comand": 1}}}, "{file}: mcpServers.s.comand: is unknown"),
 }
 
 

@@ -103,16 +103,16 @@ def test_a_server_that_does_not_fit_is_named_with_file_and_field(tmp_path: Path,
     path = written(tmp_path, {"mcpServers": {"s": server}})
     with pytest.raises(SourceError) as raised:
         read_servers(path, {})
-    assert str(raised.value).startswith(f"{path}:1: {words}")
+    assert str(raised.value).startswith(f"{path}: {words}")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{\n "mcpServers": {,\n}', ":2: "),
-        ("[]", ":1: the document: must be an object"),
-        ("{}", ":1: mcpServers: is missing"),
-        ('{"mcpServers": []}', ":1: mcpServers: must be an object"),
+        ('{\n "mcpServers": {,\n}', ": not JSON: "),
+        ("[]", ": the document: must be an object"),
+        ("{}", ": mcpServers: is missing"),
+        ('{"mcpServers": []}', ": mcpServers: must be an object"),
         ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', ": the key 'a' is given twice"),
     ],
 )
@@ -123,16 +123,16 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path, text: str, words: str
     assert str(raised.value).startswith(f"{path}{words}")
 
 
-def test_the_line_of_an_error_is_named_in_json_and_toml(tmp_path: Path) -> None:
+def test_the_field_of_an_error_is_named_in_json_and_toml(tmp_path: Path) -> None:
     path = written(tmp_path, '{\n "mcpServers": {\n  "s": {\n   "command": "x",\n   "timeout": 0\n  }\n }\n}')
-    with pytest.raises(SourceError, match=r"mcp\.json:5: mcpServers\.s\.timeout: must be greater than 0"):
+    with pytest.raises(SourceError, match=r"mcp\.json: mcpServers\.s\.timeout: must be greater than 0"):
         read_servers(path, {})
     path = tmp_path / "mcp.toml"
     path.write_text("[mcpServers.s]\ncommand = 'x'\n\ntimeout = 0\n")
-    with pytest.raises(SourceError, match=r"mcp\.toml:4: mcpServers\.s\.timeout: must be greater than 0"):
+    with pytest.raises(SourceError, match=r"mcp\.toml: mcpServers\.s\.timeout: must be greater than 0"):
         read_servers(path, {})
     path.write_text("[mcpServers.s]\ncommand =\n")
-    with pytest.raises(SourceError, match=r"mcp\.toml:2: not TOML: Invalid value"):
+    with pytest.raises(SourceError, match=r"mcp\.toml: not TOML: Invalid value"):
         read_servers(path, {})
 
 
