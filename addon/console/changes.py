@@ -1,30 +1,29 @@
 """Tells pages what kinds of records have changed, once a second at most; they fetch what they show."""
 
 import asyncio
-from collections.abc import Sequence
-from enum import IntEnum
-from functools import partial
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated
 
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict
+from sse_starlette import ServerSentEvent
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from addon.console.rendering import HEADERS
 from addon.control.request_events import RequestEvents
 from addon.control.routes.servers import Server, servers
 from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
-from addon.web.access import OWNER, needs
-from addon.web.describe import Group
-from addon.web.disconnect import DisconnectWatcher
+from addon.web.access import needs
+from addon.web.api import ApiDep, routes_of
+from addon.web.context import ApiContext
+from addon.web.event_streams import KEEP_ALIVE, event_stream, sse
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, Query
-from addon.web.waits import Waits
-from store.base import Store, StoreError
+from store.base import Store
 from store.models import Event
 
-router = Group("console")
+router = routes_of("console")
 
 _PAUSE = 1.0
 """Seconds in which changes are gathered: a page that is fetched for each of them would cost more than it tells."""
@@ -34,7 +33,6 @@ _PAUSE_FOR_TOOLS = 2.0
 """Seconds between two looks at the tools of the proxy."""
 _MOST = 64
 """Events that are looked at each time."""
-_KEEP_ALIVE = 15.0
 _FOLLOWED = {
     "live": "requests",
     "connect": "requests",
@@ -55,76 +53,44 @@ class _Page(BaseModel):
 
 @router.get("/console/changes", include_in_schema=False)
 @needs("read", "approve")
-async def changes(api: ApiDep, query: Annotated[_Page, Query()]) -> Response:
-    return _Changes(api, _FOLLOWED.get(query.page))
+async def changes(api: ApiDep, request: Request, query: Annotated[_Page, Query()]) -> Response:
+    """Server-Sent Events without data worth reading: `calls`, `approvals`, `turns`, `sessions`, and what else the page
+    follows."""
+    kind = _FOLLOWED.get(query.page)
+    if kind is None:
+        return event_stream(api, request, _stored(api.store, _KINDS), headers=HEADERS)
+    other = _SOURCES[kind](api)
+    await other.start()
+    return event_stream(api, request, _stored(api.store, (*_KINDS, kind)), _others(other, kind), headers=HEADERS)
 
 
-class _Happened(IntEnum):
-    """What a wait has brought. `END`: the store was closed."""
-
-    END = 0
-    NOTHING = 1
-    STORED = 2
-    OTHER = 3
-
-
-class _Changes(Response):
-    """Server-Sent Events without data worth reading: `calls`, `approvals`, `turns`, `sessions`, and the `other`."""
-
-    def __init__(self, api: ApiContext, other: str | None = None) -> None:
-        super().__init__(headers=HEADERS, media_type="text/event-stream")
-        del self.headers["content-length"]
-        self._api = api
-        self._kinds = _KINDS if other is None else (*_KINDS, other)
-        self._other = _SOURCES[other](api) if other is not None else None
-        self._after = ""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def write(chunk: bytes, more: bool = True) -> None:
-            await send({"type": "http.response.body", "body": chunk, "more_body": more})
-
-        store, other = self._api.store, self._other
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if other is not None:
-            await other.start()
-        # A page that was away, or whose proxy is another now, fetches everything.
-        await write(b"".join(map(_message, self._kinds)))
-        async with DisconnectWatcher(receive, *self._api.ends(scope.get("access", OWNER))) as watcher:
-            try:
-                self._after = await store.last_event_id()
-                waiting, pause = await _waiting(store), _PAUSE
-                sources = [self._stored] if other is None else [self._stored, partial(_changed_of, other)]
-                async with Waits(*sources) as waits:
-                    while happened := await watcher.wait(waits.next()):
-                        if happened is _Happened.NOTHING:
-                            await write(b": keep-alive\n\n")
-                        else:
-                            if await watcher.wait(asyncio.sleep(pause, result=True)) is None:
-                                break
-                            after, self._after = self._after, await store.last_event_id()
-                            events = await store.events(after=after, limit=_MOST)
-                            kinds, waiting = await _changed(store, events, waiting)
-                            pause = _PAUSE if len(events) < _MOST else _PAUSE_WHEN_BUSY
-                            if happened is _Happened.OTHER or isinstance(other, RequestEvents):
-                                kinds.append(self._kinds[-1])
-                            await write(b"".join(map(_message, kinds)))
-                        if self._api.has_ended(scope):
-                            break
-            except (StoreError, OSError):
-                pass  # the page connects anew, and is told then
-        await write(b"", more=False)
-
-    async def _stored(self) -> _Happened:
-        now = asyncio.get_running_loop().time
+async def _stored(store: Store, kinds: Sequence[str]) -> AsyncGenerator[ServerSentEvent]:
+    """Until the store is closed. `kinds`: what a page is told of first: one that was away, or whose proxy is another
+    now, fetches everything."""
+    for kind in kinds:
+        yield _message(kind)
+    now = asyncio.get_running_loop().time
+    after, waiting, pause = await store.last_event_id(), await _waiting(store), _PAUSE
+    while True:
         since = now()
-        if await self._api.store.follow(None, self._after, _KEEP_ALIVE, limit=1):
-            return _Happened.STORED
-        return _Happened.END if now() - since < _KEEP_ALIVE / 2 else _Happened.NOTHING
+        if not await store.follow(None, after, KEEP_ALIVE, limit=1):
+            if now() - since < KEEP_ALIVE / 2:
+                return
+            continue
+        await asyncio.sleep(pause)
+        before, after = after, await store.last_event_id()
+        events = await store.events(after=before, limit=_MOST)
+        found, waiting = await _changed(store, events, waiting)
+        pause = _PAUSE if len(events) < _MOST else _PAUSE_WHEN_BUSY
+        for kind in found:
+            yield _message(kind)
 
 
-async def _changed_of(other: "RequestEvents | _ProxyTools") -> _Happened:
-    await other.change()
-    return _Happened.OTHER
+async def _others(other: "RequestEvents | _ProxyTools", kind: str) -> AsyncGenerator[ServerSentEvent]:
+    while True:
+        await other.change()
+        await asyncio.sleep(_PAUSE)
+        yield _message(kind)
 
 
 class _ProxyTools:
@@ -187,5 +153,5 @@ async def _waiting(store: Store) -> frozenset[str]:
     return frozenset([call.call_id async for call in waiting_calls(store)])
 
 
-def _message(kind: str) -> bytes:
-    return b"event: %s\ndata: {}\n\n" % kind.encode()
+def _message(kind: str) -> ServerSentEvent:
+    return sse(event=kind, data="{}")

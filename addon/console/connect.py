@@ -14,12 +14,11 @@ from addon.console.rendering import page
 from addon.control.addresses import read_addresses
 from addon.control.routes.requests import RequestsQuery, records
 from addon.web.access import needs
-from addon.web.describe import Group
+from addon.web.api import ApiDep, CallerDep, own_query, routes_of
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, CallerDep, Query
 from store.models import SessionName
 
-router = Group("console")
+router = routes_of("console")
 
 _MOST = 1000
 """Requests that are looked at."""
@@ -66,7 +65,7 @@ class Arrival:
 
 @router.get("/console/parts/connect", include_in_schema=False)
 @needs("read", "approve")
-async def connect(api: ApiDep, request: Request, query: Annotated[_Connect, Query()]) -> Response:
+async def connect(api: ApiDep, request: Request, query: Annotated[_Connect, own_query(_Connect)]) -> Response:
     session = query.session or api.settings.session
     control = f"{request.url.scheme}://{request.url.netloc}"
     offered = clients(read_addresses(api.settings.state), control, session)
@@ -87,7 +86,7 @@ async def connect(api: ApiDep, request: Request, query: Annotated[_Connect, Quer
 
 @router.get("/console/parts/arrival", include_in_schema=False)
 @needs("read")
-async def show_arrival(api: ApiDep, caller: CallerDep, query: Annotated[_Awaited, Query()]) -> Response:
+async def show_arrival(api: ApiDep, caller: CallerDep, query: Annotated[_Awaited, own_query(_Awaited)]) -> Response:
     listed: Sequence[dict[str, Any]] = []
     try:
         listed = await records(api, RequestsQuery.model_validate({"limit": _MOST, "session": caller.session}))

@@ -3,6 +3,7 @@ browser would round its numbers."""
 
 from typing import Annotated, Any
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,12 +13,12 @@ from addon.control.routes.calls import Answer, answer_call, check_may_answer
 from addon.core.framing.documents import Document
 from addon.graft.session_config import shared_with
 from addon.web.access import needs
-from addon.web.describe import Group
+from addon.web.api import ApiDep, CallerDep, OwnCall, routes_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, Body, CallerDep
 from store.models import Call
 
-router = Group("console")
+router = routes_of("console")
 
 
 class Filled(BaseModel):
@@ -31,7 +32,7 @@ class Filled(BaseModel):
 @router.post("/console/calls/{call_id}/result", include_in_schema=False)
 @needs("worker")
 async def answer_by_form(
-    api: ApiDep, caller: CallerDep, request: Request, call_id: str, filled: Annotated[Filled, Body()]
+    api: ApiDep, caller: CallerDep, request: Request, call_id: OwnCall, filled: Annotated[Filled, Body()]
 ) -> Response:
     """As the control API's `POST /v1/calls/{call_id}/result`."""
     call = await api.store.find_call(call_id)

@@ -10,11 +10,10 @@ from starlette.responses import Response
 from addon.console.rendering import page
 from addon.control.routes.requests import RequestsQuery, State, records_and_forgotten
 from addon.web.access import needs
-from addon.web.describe import Group
-from addon.web.routing import ApiDep, Query
+from addon.web.api import ApiDep, own_query, routes_of
 from store.models import SessionName
 
-router = Group("console")
+router = routes_of("console")
 
 _MOST_BARS = 24
 _WIDTH = 600.0
@@ -53,7 +52,7 @@ class Bar:
 
 @router.get("/console/parts/live", include_in_schema=False)
 @needs("read")
-async def live(api: ApiDep, query: Annotated[_Live, Query()]) -> Response:
+async def live(api: ApiDep, query: Annotated[_Live, own_query(_Live)]) -> Response:
     found, forgotten = await records_and_forgotten(api, query)
     requests = [(one, waterfall(one)) for one in found]
     values = {"requests": requests, "query": query, "states": _STATES, "forgotten": forgotten}

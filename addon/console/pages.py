@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import pydantic_core
+from fastapi import Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,12 +25,12 @@ from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
 from addon.graft.records import TRY
 from addon.web.access import needs
-from addon.web.describe import PUBLIC, Group
-from addon.web.routing import ApiDep, CallerDep, DirectRoute, Query
+from addon.web.api import ApiDep, CallerDep, own_query, routes_of
 from store.base import Store, UnknownCall
 from store.models import Call, SessionName, Status
 
-router = Group("console")
+router = routes_of("console")
+public = routes_of("console", is_public=True)
 
 PAGES = {
     "live": "Live",
@@ -60,18 +61,10 @@ def _frame(name: str, title: str) -> Callable[[Request], Awaitable[Response]]:
     return show
 
 
-def _public(path: str, endpoint: Callable[..., Awaitable[Response]]) -> DirectRoute:
-    return DirectRoute(path, endpoint, include_in_schema=False, openapi_extra=PUBLIC)
-
-
-router.routes += [
-    _public("/console", _frame("approvals", PAGES["approvals"])),
-    *(_public(f"/console/{name}", _frame(name, title)) for name, title in PAGES.items()),
-    _public("/console/call", _frame("call", "A call")),
-    _public("/console/turn", _frame("turn", "A turn")),
-    _public("/console/request", _frame("request", "A request")),
-    _public("/console/try", _frame("try", "Try a tool")),
-]
+_FRAMES = PAGES | {"call": "A call", "turn": "A turn", "request": "A request", "try": "Try a tool"}
+public.add_api_route("/console", _frame("approvals", PAGES["approvals"]), include_in_schema=False)
+for _name, _title in _FRAMES.items():
+    public.add_api_route(f"/console/{_name}", _frame(_name, _title), include_in_schema=False)
 
 
 def _none_if_empty(value: object) -> object:
@@ -115,7 +108,7 @@ class _CallId(BaseModel):
 
 @_part("approvals")
 @needs("read", "approve")
-async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
+async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, own_query(_Session)]) -> Response:
     listed: list[Call] = []
     count = 0
     async for call in waiting_calls(api.store, query.session):
@@ -138,7 +131,7 @@ async def approvals(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Q
 
 @_part("waiting")
 @needs("read", "approve")
-async def waiting_count(api: ApiDep, query: Annotated[_Session, Query()]) -> Response:
+async def waiting_count(api: ApiDep, query: Annotated[_Session, own_query(_Session)]) -> Response:
     """The number beside *Approvals*, and when the newest of these calls was made."""
     times = [call.created_at async for call in waiting_calls(api.store, query.session)]
     return page("waiting.html", {"count": len(times), "newest": max(times, default=0.0)})
@@ -146,7 +139,7 @@ async def waiting_count(api: ApiDep, query: Annotated[_Session, Query()]) -> Res
 
 @_part("calls")
 @needs("read", "approve")
-async def calls(api: ApiDep, caller: CallerDep, query: Annotated[_Calls, Query()]) -> Response:
+async def calls(api: ApiDep, caller: CallerDep, query: Annotated[_Calls, own_query(_Calls)]) -> Response:
     found = await query.search().page(api.store, query)
     return page(
         "calls.html",
@@ -189,7 +182,7 @@ class _Turns(_Session):
 
 @_part("turns")
 @needs("read")
-async def turns(api: ApiDep, query: Annotated[_Turns, Query()]) -> Response:
+async def turns(api: ApiDep, query: Annotated[_Turns, own_query(_Turns)]) -> Response:
     session = query.session or api.settings.session
     fetch = partial(api.store.turns, session)
     found = await render_page(fetch, PageQuery(limit=_TURNS_PER_PAGE, cursor=query.cursor), TurnView.of)

@@ -14,12 +14,12 @@ from addon.core.differences import differences
 from addon.core.framing.documents import Malformed, decode
 from addon.kept_requests import CleanRequest
 from addon.web.access import needs
-from addon.web.describe import Group
+from addon.web.api import ApiDep, own_query, routes_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, Query
 from store.models import SessionName
 
-router = Group("console")
+router = routes_of("console")
 
 _MOST_COMPARED = 1024 * 1024
 """Bytes of both bodies up to which the page shows what differs. It is made in one go."""
@@ -34,14 +34,14 @@ class _RequestId(BaseModel):
 
 @router.get("/console/parts/request", include_in_schema=False)
 @needs("read")
-async def request(api: ApiDep, query: Annotated[_RequestId, Query()]) -> Response:
+async def request(api: ApiDep, query: Annotated[_RequestId, own_query(_RequestId)]) -> Response:
     record = await find_record(api, query.request_id, query.session)
     return page("request.html", {"request": record, "bars": waterfall(record), **await bodies_of(api, record)})
 
 
 @router.get("/console/parts/replay", include_in_schema=False)
 @needs("read")
-async def replay(api: ApiDep, query: Annotated[_RequestId, Query()]) -> Response:
+async def replay(api: ApiDep, query: Annotated[_RequestId, own_query(_RequestId)]) -> Response:
     found = await replayed(api, query.request_id, query.session)
     return page("replay.html", {"replayed": found, "lines": marked(found.differences)})
 

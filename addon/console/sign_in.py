@@ -2,17 +2,19 @@
 
 from typing import Annotated
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.web.access import OWNER, Access, needs
-from addon.web.describe import PUBLIC, Group
+from addon.web.api import ApiDep, CallerDep, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.page_sessions import SESSION_TTL, PageSessions, cookie_name
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, reply
 
-router = Group("console")
+router = routes_of("console")
+public = routes_of("console", is_public=True)
 
 
 class Link(BaseModel):
@@ -28,7 +30,7 @@ async def sign_in(api: ApiDep, request: Request, caller: CallerDep) -> Response:
     return _opened(_sessions(api), request, caller)
 
 
-@router.post("/console/session/link", include_in_schema=False, openapi_extra=PUBLIC)
+@public.post("/console/session/link", include_in_schema=False)
 async def sign_in_by_link(api: ApiDep, request: Request, link: Annotated[Link, Body()]) -> Response:
     sessions = _sessions(api)
     if not sessions.use_link(link.code):

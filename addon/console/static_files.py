@@ -1,14 +1,14 @@
 """The files of the pages: style, scripts, and htmx, whose licence and origin are beside it."""
 
-import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 from addon.console.rendering import HEADERS
-from addon.web.describe import PUBLIC
-from addon.web.routing import DirectRoute
+from addon.web.api import routes_of
+
+public = routes_of("console", is_public=True)
 
 FILES = {
     "console.css": "text/css",
@@ -19,21 +19,13 @@ FILES = {
 _FOLDER = Path(__file__).with_name("static")
 
 
-def static_files() -> list[DirectRoute]:
-    return [
-        DirectRoute(f"/console/static/{name}", _shows(name, kind), include_in_schema=False, openapi_extra=PUBLIC)
-        for name, kind in FILES.items()
-    ]
-
-
 def _shows(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
     async def show() -> Response:
         # `no-cache`: another version of the proxy may be at this address tomorrow.
-        return Response(_content(name), headers=HEADERS | {"cache-control": "no-cache"}, media_type=media_type)
+        return FileResponse(_FOLDER / name, headers=HEADERS | {"cache-control": "no-cache"}, media_type=media_type)
 
     return show
 
 
-@functools.cache
-def _content(name: str) -> bytes:
-    return (_FOLDER / name).read_bytes()
+for _name, _kind in FILES.items():
+    public.add_api_route(f"/console/static/{_name}", _shows(_name, _kind), include_in_schema=False)

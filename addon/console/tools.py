@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from fastapi import Body
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,12 +20,12 @@ from addon.control.versions import etag_of
 from addon.control.views import tools_view
 from addon.core.framing.documents import Document
 from addon.web.access import Access, needs
-from addon.web.describe import Group
-from addon.web.problems import Problem, problem_of
-from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, Query, parse
+from addon.web.api import ApiDep, CallerDep, OwnSession, own_query, routes_of
+from addon.web.context import ApiContext
+from addon.web.problems import Problem, parse, problem_of
 from store.models import SessionName
 
-router = Group("console")
+router = routes_of("console")
 
 _MOST_SESSIONS = 50
 _MOST_CHANGES = 50
@@ -59,7 +60,7 @@ class _Tool(_Session):
 
 @router.get("/console/parts/tools", include_in_schema=False)
 @needs("read")
-async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()]) -> Response:
+async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, own_query(_Session)]) -> Response:
     session = query.session or api.settings.session
     record, version, _ = await api.store.snapshot(session)
     async with api.audit.action(caller, "tools.read", session=session):
@@ -99,7 +100,7 @@ async def _servers(api: ApiContext, caller: Access) -> tuple[Sequence[Server], s
 @router.post("/console/parts/tools-check", include_in_schema=False)
 @needs("worker")
 async def tools_check(
-    api: ApiDep, caller: CallerDep, query: Annotated[_Session, Query()], edited: Annotated[_Edited, Body()]
+    api: ApiDep, caller: CallerDep, query: Annotated[_Session, own_query(_Session)], edited: Annotated[_Edited, Body()]
 ) -> Response:
     """What saving the text would change, or what is wrong with it, and where."""
     session = query.session or api.settings.session
@@ -123,7 +124,7 @@ async def tools_check(
 
 @router.get("/console/parts/try", include_in_schema=False)
 @needs("worker")
-async def try_page(api: ApiDep, caller: CallerDep, query: Annotated[_Tool, Query()]) -> Response:
+async def try_page(api: ApiDep, caller: CallerDep, query: Annotated[_Tool, own_query(_Tool)]) -> Response:
     session = query.session or api.settings.session
     async with api.audit.action(caller, "tools.read", session=session):
         declaration = await declaration_of(api, session, query.name)
@@ -139,7 +140,7 @@ async def try_by_form(
     api: ApiDep,
     caller: CallerDep,
     request: Request,
-    session: SessionName,
+    session: OwnSession,
     name: str,
     filled: Annotated[Filled, Body()],
 ) -> Response:

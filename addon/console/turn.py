@@ -15,11 +15,10 @@ from addon.control.routes.turns import find_turn
 from addon.control.views import TurnView
 from addon.core.framing.documents import Document
 from addon.web.access import needs
-from addon.web.describe import Group
-from addon.web.routing import ApiDep, Query
+from addon.web.api import ApiDep, own_query, routes_of
 from store.models import Call, SessionName, Step
 
-router = Group("console")
+router = routes_of("console")
 
 
 class _TurnId(BaseModel):
@@ -40,7 +39,7 @@ class Part:
 
 @router.get("/console/parts/turn", include_in_schema=False)
 @needs("read")
-async def turn(api: ApiDep, query: Annotated[_TurnId, Query()]) -> Response:
+async def turn(api: ApiDep, query: Annotated[_TurnId, own_query(_TurnId)]) -> Response:
     found, calls = await find_turn(api.store, query.session or api.settings.session, query.turn_id)
     passes = found.delivery == "passthrough"
     requests = await records(

@@ -1,29 +1,36 @@
-"""The control API as one ASGI application: the guard, the routes and their documentation.
-
-FastAPI only makes the OpenAPI document from the routes; requests do not pass through it (see `addon.web.routing`).
-"""
+"""The control API as one ASGI application: the guard, and FastAPI with the routes and their documentation."""
 
 import importlib
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from starlette.routing import WebSocketRoute
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from addon.control.routes import GROUPS
+from addon.control.routes import GROUPS, health
 from addon.core.framing.documents import Document
 from addon.metrics import Metrics
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.mcp_pins import Pins
+from addon.web import documentation
 from addon.web.audit import Audit
-from addon.web.documentation import documentation
+from addon.web.context import ApiContext, TryTool
 from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
 from addon.web.page_sessions import PageSessions
-from addon.web.problems import Problem, refusal
-from addon.web.routing import ApiContext, DirectRoute, IndexedRouter, TryTool
+from addon.web.problems import Problem, ProblemBody, refusal
 from addon.web.tokens import Tokens
 from store.base import Store
+
+_DESCRIPTION = (
+    "Read captured calls, answer them, and set tools. "
+    "Every refusal is an `application/problem+json` document that names what is wrong."
+)
+_OPENAPI = "/openapi.json"
 
 
 class ControlApp:
@@ -31,21 +38,21 @@ class ControlApp:
 
     def __init__(self, api: ApiContext, token: str | None, extra_routes: ExtraRoutes) -> None:
         self.api = api
+        modules = [importlib.import_module(f"addon.control.routes.{group}") for group in GROUPS]
+        own = ExtraRoutes(
+            [route for module in modules for route in module.router.routes],
+            [route for module in (health, documentation) for route in module.public.routes],
+        )
         self.extra_routes = extra_routes
-        routes: list[DirectRoute] = []
-        for group in GROUPS:
-            routes += importlib.import_module(f"addon.control.routes.{group}").router.routes
-        routes += (route for route in extra_routes.routes if isinstance(route, DirectRoute))
-        self.routes = [*routes, *documentation(routes, api.version)]
-        sockets = (route for route in extra_routes.routes if isinstance(route, WebSocketRoute))
-        router = IndexedRouter([*self.routes, *sockets], _not_found)
+        self.served = own | extra_routes
+        self.fastapi = _App(self.served, api.version)
         self._guarded = Guard(
-            router,
+            self.fastapi,
             settings=lambda: api.settings,
             token=token,
             tokens=api.tokens,
             page_sessions=api.page_sessions,
-            open_paths=_open_paths(self.routes),
+            open_paths=[*self.served.open_paths, _OPENAPI],
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,15 +122,44 @@ def create_app(
     return ControlApp(api, token, extra_routes or ExtraRoutes())
 
 
-def _open_paths(routes: list[DirectRoute]) -> list[str]:
-    return [route.path for route in routes if (route.openapi_extra or {}).get("security") == []]
+class _App(FastAPI):
+    def __init__(self, served: ExtraRoutes, version: str) -> None:
+        super().__init__(
+            title="toolgraft",
+            version=version,
+            description=_DESCRIPTION,
+            openapi_url=_OPENAPI,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers={405: _wrong_method},
+            routes=[*served.public, *served.routes],
+        )
+        self.router.default = _unknown_path
+        self._others = served.paths
+
+    def openapi(self) -> dict[str, Any]:
+        """With the routes that are not FastAPI's, and the form of refusals."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["paths"] |= self._others
+            document["components"]["schemas"][ProblemBody.__name__] = ProblemBody.model_json_schema()
+        return super().openapi()
 
 
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    scope = request.scope
+    routes = (route for route in scope["router"].routes if isinstance(route, Route))
+    found = (route.methods or () for route in routes if route.matches(scope)[0] is not Match.NONE)
+    allow = ", ".join(sorted({method for methods in found for method in methods}))
+    words = f"{scope['method']} is not supported at this path. Use {allow}"
+    return refusal(Problem(405, words, headers={"Allow": allow}), scope)
+
+
+async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     words = "unknown path: /docs lists the paths"
     beginning = "/".join(scope["path"].split("/")[:3])  # such as /v1/responses
-    paths = (route.path for route in scope["router"].routes)
+    paths = (route.path for route in scope["router"].routes if isinstance(route, Route))
     if near := sorted({path for path in paths if path == beginning or path.startswith(f"{beginning}/")}):
         words = f"unknown path. There are {', '.join(near)}; /docs describes them"
-    problem = Problem(404, words)
-    await refusal(problem, scope)(scope, receive, send)
+    await refusal(Problem(404, words), scope)(scope, receive, send)

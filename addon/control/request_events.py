@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from addon.control.routes.processes import states
 from addon.recent_requests import place_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext
 
 PAUSE = 0.25
 """Seconds in which events are gathered into one batch."""

@@ -5,7 +5,7 @@ from functools import partial
 
 from addon.control.routes.processes import states
 from addon.session_usage import Usage, usage_in
-from addon.web.routing import ApiContext
+from addon.web.context import ApiContext
 
 
 async def usages(api: ApiContext) -> Callable[[str], Usage]:

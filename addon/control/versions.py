@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.core.framing.documents import Document
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext
 from store.base import VersionChanged
 from store.models import Session
 

@@ -18,8 +18,8 @@ from addon.gateway.item_references import INPUT
 from addon.gateway.response_turns import Events
 from addon.gateway.streaming import counted, ending_problem
 from addon.web import tasks
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext
 from store.base import Store, StoreError, StoreUnavailable, UnknownResponse
 from store.models import Response
 

@@ -13,15 +13,14 @@ import xxhash
 from cachetools import TTLCache
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
-from addon.gateway import compatible_examples as examples
 from addon.gateway.chat_signatures import SignatureKeeper, with_signatures
 from addon.gateway.conversations import Conversations
-from addon.gateway.describe import CHAT_BODY, EMBEDDINGS_BODY, IN_OPENAI_S_WORDS, UPSTREAM, parameters
 from addon.gateway.engine import OWN_HEADERS, Engine, Sent, check_model
 from addon.gateway.failures import TurnFailed, in_openai_s_words
-from addon.gateway.front_door import FrontDoor
+from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected
 from addon.gateway.upstream_factory import Caller
@@ -29,15 +28,18 @@ from addon.loop.runner import Head
 from addon.loop.upstream import Address
 from addon.settings import ModelAlias
 from addon.surfaces import match_path
-from addon.web.access import needs
-from addon.web.describe import Group, answers, body_example
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep
 
 CHAT, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/embeddings", "/v1/models"
 PREFIXES = ("/v1/chat", EMBEDDINGS, MODELS, "/v1/conversations")
 """The paths below which refusals are in OpenAI's form."""
 _ENDPOINT = "/v1beta/openai"
+_CHAT: Document = {
+    "model": "gemini-3-flash",
+    "messages": [{"role": "user", "content": "What is the weather in Tokyo?"}],
+}
+_EMBED: Document = {"model": "gemini-embedding-001", "input": ["The weather in Tokyo"]}
 _LISTS, _LIST_TTL = 64, 300.0
 """How many lists of models are remembered, each for another key, and for how many seconds."""
 
@@ -47,67 +49,49 @@ class CompatibleRoutes(FrontDoor):
         super().__init__(engine, conversations, key)
         self._models: TTLCache[tuple[bytes, str], bytes] = TTLCache(_LISTS, _LIST_TTL, timer=time.monotonic)
 
-    def router(self) -> Group:
-        router = Group("front doors")
+    def routes(self) -> list[BaseRoute]:
+        return [
+            DoorRoute(
+                "POST",
+                CHAT,
+                self.complete,
+                "Ask Gemini with chat completions",
+                example=_CHAT,
+                required=("model", "messages"),
+            ),
+            DoorRoute("POST", EMBEDDINGS, self.embed, "Embed texts", example=_EMBED, required=("model", "input")),
+            DoorRoute("GET", MODELS, self.list_models, "List the models"),
+            DoorRoute("GET", f"{MODELS}/{{model:path}}", self.show_model, "Show a model"),
+        ]
 
-        @router.post(
-            CHAT,
-            summary="Ask Gemini with chat completions",
-            responses=answers(examples.COMPLETION, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=body_example(examples.CHAT, CHAT_BODY) | parameters(key=True),
+    async def complete(self, api: ApiContext, request: Request) -> Response:
+        """A request of Gemini's OpenAI-compatible endpoint, streamed or not. The proxy runs the session's tools;
+        calls of the client's own functions are returned as `tool_calls`."""
+        caller, body, handover = await self.receive(request, api, CHAT)
+        model = _model_of(body)
+        return await answer_while_connected(
+            request, api, handover, lambda: self._completed(api, caller, model, body, handover)
         )
-        @needs("ask")
-        async def complete(api: ApiDep, request: Request) -> Response:
-            """A request of Gemini's OpenAI-compatible endpoint, streamed or not. The proxy runs the session's tools;
-            calls of the client's own functions are returned as `tool_calls`."""
-            caller, body, handover = await self.receive(request, api, CHAT)
-            model = _model_of(body)
-            return await answer_while_connected(
-                request, api, handover, lambda: self._completed(api, caller, model, body, handover)
-            )
 
-        @router.post(
-            EMBEDDINGS,
-            summary="Embed texts",
-            responses=answers(examples.EMBEDDED, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=body_example(examples.EMBED, EMBEDDINGS_BODY) | parameters(key=True),
+    async def embed(self, api: ApiContext, request: Request) -> Response:
+        """Passed on to Gemini's OpenAI-compatible endpoint."""
+        caller, body, handover = await self.receive(request, api, EMBEDDINGS)
+        _model_of(body)
+        return await answer_while_connected(
+            request, api, handover, lambda: self._passed_on(caller, "POST", "embeddings", encode(body))
         )
-        @needs("ask")
-        async def embed(api: ApiDep, request: Request) -> Response:
-            """Passed on to Gemini's OpenAI-compatible endpoint."""
-            caller, body, handover = await self.receive(request, api, EMBEDDINGS)
-            _model_of(body)
-            return await answer_while_connected(
-                request, api, handover, lambda: self._passed_on(caller, "POST", "embeddings", encode(body))
-            )
 
-        @router.get(
-            MODELS,
-            summary="List the models",
-            responses=answers(examples.MODELS, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=parameters(key=True),
+    async def list_models(self, api: ApiContext, request: Request) -> Response:
+        """Gemini's list for this key, at most five minutes old, and the aliases of `graft_model_aliases`."""
+        aliases = api.settings.model_aliases
+        return await self._described(api, request, "models", lambda found: _with_aliases(found, aliases))
+
+    async def show_model(self, api: ApiContext, request: Request, model: str) -> Response:
+        own = check_model(api.settings.model(model))
+        path = f"models/{quote(own.removeprefix('models/'))}"
+        return await self._described(
+            api, request, path, lambda found: found if own == model else _renamed(found, model)
         )
-        @needs("ask")
-        async def list_models(api: ApiDep, request: Request) -> Response:
-            """Gemini's list for this key, at most five minutes old, and the aliases of `graft_model_aliases`."""
-            aliases = api.settings.model_aliases
-            return await self._described(api, request, "models", lambda found: _with_aliases(found, aliases))
-
-        @router.get(
-            f"{MODELS}/{{model:path}}",
-            summary="Show a model",
-            responses=answers(examples.MODELS["data"][0], refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=parameters(key=True),
-        )
-        @needs("ask")
-        async def show_model(api: ApiDep, request: Request, model: str) -> Response:
-            own = check_model(api.settings.model(model))
-            path = f"models/{quote(own.removeprefix('models/'))}"
-            return await self._described(
-                api, request, path, lambda found: found if own == model else _renamed(found, model)
-            )
-
-        return router
 
     async def _completed(self, api: ApiContext, caller: Caller, model: str, body: Any, handover: Handover) -> Response:
         streams = body.get("stream") is True

@@ -6,82 +6,38 @@ from contextlib import aclosing
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode, get
 from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
 from addon.gateway.answers import AnswerCollector, calls_of, is_final, merge_documents, owed_answer
 from addon.gateway.conversations import Conversation, new_response_id
-from addon.gateway.describe import GEMINI_BODY, IN_GOOGLE_S_WORDS, UPSTREAM, parameters
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, in_google_s_words
-from addon.gateway.front_door import FrontDoor
+from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.gemini_request import GeminiRequest, read
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.gateway.upstream_factory import Caller
-from addon.web.access import needs
-from addon.web.describe import Group, answers, body_example
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep
 
 PATH = "/v1/gemini"
-_TOOL = {
-    "functionDeclarations": [
-        {
-            "name": "get_weather",
-            "description": "The weather of a city.",
-            "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]},
-        }
-    ]
-}
-_ASKED = {
-    "model": "gemini-3-flash",
-    "input": "What is the weather in Tokyo?",
-    "tools": [_TOOL],
-    "conversation": "trip",
-}
-_ANSWER = {
-    "candidates": [
-        {
-            "content": {
-                "role": "model",
-                "parts": [
-                    {
-                        "functionCall": {"id": "x1", "name": "get_weather", "args": {"city": "Tokyo"}},
-                        "thoughtSignature": "c2lnbmVk",
-                    }
-                ],
-            },
-            "finishReason": "STOP",
-            "index": 0,
-        }
-    ],
-    "modelVersion": "gemini-3-flash",
-    "responseId": "resp_5d0c2f",
-}
+_ASKED = {"model": "gemini-3-flash", "input": "What is the weather in Tokyo?", "conversation": "trip"}
 
 
 class GeminiRoutes(FrontDoor):
-    def router(self) -> Group:
-        router = Group("front doors")
+    def routes(self) -> list[BaseRoute]:
+        words = "Ask Gemini, in its own form"
+        return [DoorRoute("POST", PATH, self.ask, words, example=_ASKED, required=("model", "input"))]
 
-        @router.post(
-            PATH,
-            summary="Ask Gemini, in its own form",
-            responses=answers(_ANSWER, refused=IN_GOOGLE_S_WORDS, **UPSTREAM),
-            openapi_extra=body_example(_ASKED, GEMINI_BODY) | parameters(key=True),
-        )
-        @needs("ask")
-        async def ask_gemini(api: ApiDep, request: Request) -> Response:
-            """`input` is a text, Parts or Contents, including functionResponse parts. Answers contain functionCall
-            parts. With `conversation` (or `previousResponseId`) the proxy stores the history; with `stream` the answer
-            is SSE."""
-            caller, body, handover = await self.receive(request, api, PATH)
-            parsed = read(body)
-            documents = self._documents(caller, parsed, handover)
-            return await answer_while_connected(request, api, handover, lambda: self._answered(api, documents, parsed))
-
-        return router
+    async def ask(self, api: ApiContext, request: Request) -> Response:
+        """`input` is a text, Parts or Contents, including functionResponse parts. Answers contain functionCall parts.
+        With `conversation` (or `previousResponseId`) the proxy stores the history; with `stream` the answer is SSE."""
+        caller, body, handover = await self.receive(request, api, PATH)
+        parsed = read(body)
+        documents = self._documents(caller, parsed, handover)
+        return await answer_while_connected(request, api, handover, lambda: self._answered(api, documents, parsed))
 
     async def _answered(self, api: ApiContext, documents: AsyncGenerator[Document], parsed: GeminiRequest) -> Response:
         try:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from addon.core.summaries import Summary
 from addon.gateway import compatible, gemini, responses
 from addon.gateway.compatible import CompatibleRoutes
-from addon.gateway.conversation_routes import conversation_routes
+from addon.gateway.conversation_routes import ConversationRoutes
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
+from addon.gateway.front_door import paths_of
 from addon.gateway.gemini import GeminiRoutes
 from addon.gateway.response_socket import socket_route
 from addon.gateway.responses import ResponsesRoutes
@@ -46,11 +47,12 @@ def gateway_routes(
     conversations, key = Conversations(store), key_of(environ)
     door = ResponsesRoutes(engine, conversations, key, download)
     routes = [
-        *door.router().routes,
+        *door.routes(),
         socket_route(door, door.turns),
-        *conversation_routes(conversations, download).routes,
-        *CompatibleRoutes(engine, conversations, key).router().routes,
-        *GeminiRoutes(engine, conversations, key).router().routes,
+        *ConversationRoutes(conversations, download).routes(),
+        *CompatibleRoutes(engine, conversations, key).routes(),
+        *GeminiRoutes(engine, conversations, key).routes(),
     ]
     openai = (responses.PATH, *compatible.PREFIXES)
-    return ExtraRoutes(routes, dict.fromkeys(openai, in_openai_s_words) | {gemini.PATH: in_google_s_words})
+    dialects = dict.fromkeys(openai, in_openai_s_words) | {gemini.PATH: in_google_s_words}
+    return ExtraRoutes(routes, dialects=dialects, paths=paths_of(routes))

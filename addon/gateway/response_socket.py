@@ -25,8 +25,9 @@ from addon.gateway.response_turns import ResponseTurns
 from addon.gateway.streaming import counted, ending_problem
 from addon.gateway.upstream_factory import Caller
 from addon.web import tasks
-from addon.web.problems import Problem, refusal
-from addon.web.routing import ApiContext, name_session, parse
+from addon.web.access import name_session
+from addon.web.context import ApiContext
+from addon.web.problems import Problem, parse, refusal
 
 PATH = "/v1/responses"
 LONGEST = 3600.0

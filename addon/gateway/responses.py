@@ -7,18 +7,17 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from addon.core.dialects.responses import INCLUDABLE, Invalid, ResponsesRequest, compacted, input_page, sse
 from addon.core.framing.documents import Document, encode
-from addon.gateway import responses_examples as examples
 from addon.gateway.background import KEEP_ALIVE, BackgroundResponses, Run
 from addon.gateway.callers import session_of
 from addon.gateway.conversations import Conversations
-from addon.gateway.describe import COMPACTION_BODY, IN_OPENAI_S_WORDS, RESPONSES_BODY, UPSTREAM, parameters
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
-from addon.gateway.front_door import FrontDoor
+from addon.gateway.front_door import LIST, DoorRoute, FrontDoor
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.gateway.item_references import INPUT, ItemIds, without_input
 from addon.gateway.response_requests import RequestReader
@@ -26,10 +25,8 @@ from addon.gateway.response_turns import Events, ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.gateway.upstream_factory import Caller
-from addon.web.access import needs
-from addon.web.describe import Group, answers, body_example
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep
 from store.base import UnknownResponse
 from store.models import Response as Record
 
@@ -39,7 +36,19 @@ IGNORED = "x-graft-ignored"
 _LONGEST_NAME = 100
 _DIGITS = 10
 
-_NONE = "No such response"
+_ASKED: Document = {
+    "model": "gemini-3-flash",
+    "input": "What is the weather in Tokyo?",
+    "tools": [
+        {
+            "type": "function",
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        }
+    ],
+    "conversation": "trip",
+}
 
 
 class ResponsesRoutes(FrontDoor):
@@ -48,175 +57,148 @@ class ResponsesRoutes(FrontDoor):
     ) -> None:
         super().__init__(engine, conversations, key, download)
         self.turns = ResponseTurns(engine, conversations)
+        self._reader = RequestReader(self)
         self.background = BackgroundResponses(self.store, lambda: engine.proxy_id)
 
-    def router(self) -> Group:
-        reader = RequestReader(self)
-        router = Group("front doors")
+    def routes(self) -> list[BaseRoute]:
+        return [
+            DoorRoute(
+                "POST",
+                PATH,
+                self.create_response,
+                "Ask Gemini as OpenAI's Responses API",
+                example=_ASKED,
+                required=("model", "input"),
+            ),
+            DoorRoute(
+                "POST",
+                f"{PATH}/compact",
+                self.compact,
+                "Summarize a conversation",
+                example={"model": "gemini-3-flash", "previous_response_id": "resp_5d0c2f"},
+                required=("model",),
+            ),
+            DoorRoute(
+                "POST",
+                f"{PATH}/input_tokens",
+                self.count_input_tokens,
+                "Count the tokens of a request",
+                example=_ASKED,
+                required=("model", "input"),
+            ),
+            DoorRoute("GET", f"{PATH}/{{response_id}}", self.show_response, "Show a response again"),
+            DoorRoute("POST", f"{PATH}/{{response_id}}/cancel", self.cancel_response, "Cancel a background response"),
+            DoorRoute(
+                "GET", f"{PATH}/{{response_id}}/input_items", self.list_input_items, "List its input", query=LIST
+            ),
+            DoorRoute("DELETE", f"{PATH}/{{response_id}}", self.delete_response, "Delete a response"),
+        ]
 
-        @router.post(
-            PATH,
-            summary="Ask Gemini as OpenAI's Responses API",
-            responses=answers(examples.ANSWER, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=body_example(examples.ASKED, RESPONSES_BODY) | parameters(key=True),
+    async def create_response(self, api: ApiContext, request: Request) -> Response:
+        """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
+        `function_call` items; the proxy runs the session's tools."""
+        caller, body, handover = await self.receive(request, api, PATH)
+        try:
+            lenient = api.settings.lenient == "on"
+            parsed, ignored = await self._reader.read(caller.session, body, lenient=lenient)
+        except Invalid as error:
+            return in_openai_s_words(error)
+        if parsed.background:
+            return await self._begin(api, caller, parsed, handover, ignored)
+        events = self.turns.events(caller, parsed, handover, api.ending)
+        return await answer_while_connected(
+            request, api, handover, lambda: _answered(api, events, stream=parsed.stream, ignored=ignored)
         )
-        @needs("ask")
-        async def create_response(api: ApiDep, request: Request) -> Response:
-            """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
-            `function_call` items; the proxy runs the session's tools."""
-            caller, body, handover = await self.receive(request, api, PATH)
+
+    async def compact(self, api: ApiContext, request: Request) -> Response:
+        """A compaction item, which stands for the conversation in the `input` of a later request. Gemini writes the
+        summary in it, without tools; nothing is stored."""
+        caller, body, handover = await self.receive(request, api, f"{PATH}/compact")
+        sealing = Sealing(self.store, caller.session)
+        try:
+            parsed = await self._reader.read_compaction(caller.session, body)
+        except Invalid as error:
+            return in_openai_s_words(error)
+        events = self.turns.events(caller, parsed, handover, api.ending)
+
+        def show(response: Document) -> Document:
+            if (
+                found := compacted(response, lambda text: sealing.seal(text, "summary"), ItemIds(response["id"]))
+            ) is None:
+                raise TurnFailed(502, "toolgraft: the model wrote no summary")
+            return found
+
+        return await answer_while_connected(
+            request, api, handover, lambda: _answered(api, events, stream=False, show=show)
+        )
+
+    async def count_input_tokens(self, api: ApiContext, request: Request) -> Response:
+        """As Gemini counts them: with the history that the request continues, and with the session's tools. Nothing
+        is stored."""
+        caller, body, handover = await self.receive(request, api, f"{PATH}/input_tokens")
+
+        async def count() -> Response:
             try:
                 lenient = api.settings.lenient == "on"
-                parsed, ignored = await reader.read(caller.session, body, lenient=lenient)
-            except Invalid as error:
+                parsed, ignored = await self._reader.read(caller.session, body, lenient=lenient)
+                tokens = await self.turns.count_tokens(caller, parsed, handover)
+            except (Invalid, TurnFailed) as error:
                 return in_openai_s_words(error)
-            if parsed.background:
-                return await self._begin(api, caller, parsed, handover, ignored)
-            events = self.turns.events(caller, parsed, handover, api.ending)
-            return await answer_while_connected(
-                request, api, handover, lambda: _answered(api, events, stream=parsed.stream, ignored=ignored)
-            )
+            counted = {"object": "response.input_tokens", "input_tokens": tokens}
+            return _json(counted, _headers(ignored))
 
-        @router.post(
-            f"{PATH}/compact",
-            summary="Summarize a conversation",
-            responses=answers(examples.COMPACTED, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=body_example(
-                {"model": "gemini-3-flash", "previous_response_id": "resp_5d0c2f"}, COMPACTION_BODY
-            )
-            | parameters(key=True),
-        )
-        @needs("ask")
-        async def compact(api: ApiDep, request: Request) -> Response:
-            """A compaction item, which stands for the conversation in the `input` of a later request. Gemini writes the
-            summary in it, without tools; nothing is stored."""
-            caller, body, handover = await self.receive(request, api, f"{PATH}/compact")
-            sealing = Sealing(self.store, caller.session)
-            try:
-                parsed = await reader.read_compaction(caller.session, body)
-            except Invalid as error:
-                return in_openai_s_words(error)
-            events = self.turns.events(caller, parsed, handover, api.ending)
+        return await answer_while_connected(request, api, handover, count)
 
-            def show(response: Document) -> Document:
-                if (
-                    found := compacted(response, lambda text: sealing.seal(text, "summary"), ItemIds(response["id"]))
-                ) is None:
-                    raise TurnFailed(502, "toolgraft: the model wrote no summary")
-                return found
+    async def show_response(self, api: ApiContext, request: Request, response_id: str) -> Response:
+        """A background response as it is now. With `stream=true` its events, those after `starting_after` only, as
+        long as the proxy that makes it keeps them."""
+        after = _events_after(request)
+        session = session_of(request, api.settings.session)
+        run = self.background.run(session, response_id)
+        if after is not None and run is not None:
+            if run.is_kept:
+                await self._response(session, response_id)  # it may have been deleted
+            run.check_kept(after)
+            return Stream(run.follow(after), api)
+        response = await self._visible(session, response_id)
+        if after is not None:
+            words = "stream: true is for background responses whose events this proxy keeps. Use false"
+            raise Problem(400, words, field="stream")
+        return _json(response)
 
-            return await answer_while_connected(
-                request, api, handover, lambda: _answered(api, events, stream=False, show=show)
-            )
-
-        @router.post(
-            f"{PATH}/input_tokens",
-            summary="Count the tokens of a request",
-            responses=answers(examples.COUNTED, refused=IN_OPENAI_S_WORDS, **UPSTREAM),
-            openapi_extra=body_example(examples.ASKED, RESPONSES_BODY) | parameters(key=True),
-        )
-        @needs("ask")
-        async def count_input_tokens(api: ApiDep, request: Request) -> Response:
-            """As Gemini counts them: with the history that the request continues, and with the session's tools. Nothing
-            is stored."""
-            caller, body, handover = await self.receive(request, api, f"{PATH}/input_tokens")
-
-            async def count() -> Response:
-                try:
-                    lenient = api.settings.lenient == "on"
-                    parsed, ignored = await reader.read(caller.session, body, lenient=lenient)
-                    tokens = await self.turns.count_tokens(caller, parsed, handover)
-                except (Invalid, TurnFailed) as error:
-                    return in_openai_s_words(error)
-                counted = {"object": "response.input_tokens", "input_tokens": tokens}
-                return _json(counted, _headers(ignored))
-
-            return await answer_while_connected(request, api, handover, count)
-
-        self._add_stored(router)
-        return router
-
-    def _add_stored(self, router: Group) -> None:
-        """The routes of stored responses."""
-
-        @router.get(
-            f"{PATH}/{{response_id}}",
-            summary="Show a response again",
-            responses=answers(examples.ANSWER, refused=IN_OPENAI_S_WORDS, p404=_NONE),
-            openapi_extra=parameters(),
-        )
-        @needs("ask")
-        async def show_response(api: ApiDep, request: Request, response_id: str) -> Response:
-            """A background response as it is now. With `stream=true` its events, those after `starting_after` only, as
-            long as the proxy that makes it keeps them."""
-            after = _events_after(request)
-            session = session_of(request, api.settings.session)
-            run = self.background.run(session, response_id)
-            if after is not None and run is not None:
-                if run.is_kept:
-                    await self._response(session, response_id)  # it may have been deleted
-                run.check_kept(after)
-                return Stream(run.follow(after), api)
+    async def cancel_response(self, api: ApiContext, request: Request, response_id: str) -> Response:
+        """The response, cancelled; one that has ended stays as it is. Calls of tools that may not run twice
+        continue, and their results are stored."""
+        session = session_of(request, api.settings.session)
+        response = await self._visible(session, response_id)
+        if not response.get("background"):
+            raise Problem(400, "Cannot cancel a synchronous response.", field="response_id")
+        if response["status"] == "in_progress":
+            await self.background.cancel(session, response_id)
             response = await self._visible(session, response_id)
-            if after is not None:
-                words = "stream: true is for background responses whose events this proxy keeps. Use false"
-                raise Problem(400, words, field="stream")
-            return _json(response)
+        return _json(response)
 
-        @router.post(
-            f"{PATH}/{{response_id}}/cancel",
-            summary="Cancel a background response",
-            responses=answers(examples.ANSWER, refused=IN_OPENAI_S_WORDS, p404=_NONE),
-            openapi_extra=parameters(),
-        )
-        @needs("ask")
-        async def cancel_response(api: ApiDep, request: Request, response_id: str) -> Response:
-            """The response, cancelled; one that has ended stays as it is. Calls of tools that may not run twice
-            continue, and their results are stored."""
-            session = session_of(request, api.settings.session)
-            response = await self._visible(session, response_id)
-            if not response.get("background"):
-                raise Problem(400, "Cannot cancel a synchronous response.", field="response_id")
-            if response["status"] == "in_progress":
-                await self.background.cancel(session, response_id)
-                response = await self._visible(session, response_id)
-            return _json(response)
+    async def list_input_items(self, api: ApiContext, request: Request, response_id: str) -> Response:
+        """The input items of the request, each with an id: newest first, or oldest first with `order=asc`. At most
+        `limit` items (20; maximum 100), after the item `after`."""
+        response = await self._response(session_of(request, api.settings.session), response_id)
+        items = (response.document or {}).get(INPUT, [])
+        try:
+            return _json(input_page(items, response.contents, request.query_params.multi_items()))
+        except Invalid as error:
+            return in_openai_s_words(error)
 
-        @router.get(
-            f"{PATH}/{{response_id}}/input_items",
-            summary="List its input",
-            responses=answers(examples.LISTED, refused=IN_OPENAI_S_WORDS, p404=_NONE),
-            openapi_extra=parameters(examples.LIST),
-        )
-        @needs("ask")
-        async def list_input_items(api: ApiDep, request: Request, response_id: str) -> Response:
-            """The input items of the request, each with an id: newest first, or oldest first with `order=asc`. At most
-            `limit` items (20; maximum 100), after the item `after`."""
-            response = await self._response(session_of(request, api.settings.session), response_id)
-            items = (response.document or {}).get(INPUT, [])
-            try:
-                return _json(input_page(items, response.contents, request.query_params.multi_items()))
-            except Invalid as error:
-                return in_openai_s_words(error)
-
-        @router.delete(
-            f"{PATH}/{{response_id}}",
-            summary="Delete a response",
-            responses=answers(examples.DELETED, refused=IN_OPENAI_S_WORDS, p404=_NONE),
-            openapi_extra=parameters(),
-        )
-        @needs("ask")
-        async def delete_response(api: ApiDep, request: Request, response_id: str) -> Response:
-            """The response can no longer be shown or continued. Responses that already continue it stay complete. One
-            that is being made in the background is cancelled first."""
-            session = session_of(request, api.settings.session)
-            if (await self._visible(session, response_id))["status"] == "in_progress":
-                await self.background.cancel(session, response_id)  # its end would be stored again
-            await self._response(session, response_id)
-            await self.store.delete_response(session, response_id)
-            await self.store.sync()
-            self.background.forget(session, response_id)
-            return _json({"id": response_id, "object": "response", "deleted": True})
+    async def delete_response(self, api: ApiContext, request: Request, response_id: str) -> Response:
+        """The response can no longer be shown or continued. Responses that already continue it stay complete. One
+        that is being made in the background is cancelled first."""
+        session = session_of(request, api.settings.session)
+        if (await self._visible(session, response_id))["status"] == "in_progress":
+            await self.background.cancel(session, response_id)  # its end would be stored again
+        await self._response(session, response_id)
+        await self.store.delete_response(session, response_id)
+        await self.store.sync()
+        self.background.forget(session, response_id)
+        return _json({"id": response_id, "object": "response", "deleted": True})
 
     async def _begin(
         self, api: ApiContext, caller: Caller, parsed: ResponsesRequest, handover: Handover, ignored: Sequence[str]

@@ -10,9 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from addon.core.framing.replies import PROXY_ENDING
 from addon.gateway.handover import Handover, HandoverResponse
+from addon.web.context import ApiContext
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext
 
 logger = logging.getLogger("toolgraft")
 

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from pydantic import BaseModel
+from starlette.types import Scope
+
 from addon.web.problems import Problem
 
 Right = Literal["ask", "read", "approve", "worker", "admin"]
@@ -40,6 +43,13 @@ class Access:
         if self.session is not None and session != self.session:
             raise Problem(403, f"this token is only for the session {self.session}", field="session")
 
+    def in_session[M: BaseModel](self, given: M) -> M:
+        """Parameters with a `session`, which for a token of one session is that one. Raises Problem (403)."""
+        if self.session is None:
+            return given
+        self.check_session(dict(given)["session"] or self.session)
+        return given.model_copy(update={"session": self.session})
+
 
 OWNER = Access("own", frozenset({"admin"}))
 """A caller with the proxy's own token."""
@@ -61,3 +71,18 @@ def needs[F: Callable[..., Any]](*rights: Right) -> Callable[[F], F]:
 def needs_of(handler: Callable[..., Any]) -> tuple[Right, ...]:
     rights: tuple[Right, ...] = getattr(handler, "needs", ("admin",))
     return rights
+
+
+def name_session(scope: Scope) -> None:
+    """Let a request whose caller is bound to a session name that session in its header. Raises Problem (403)."""
+    access: Access = scope["access"]
+    if access.session is None:
+        return
+    header = SESSION_HEADER.encode()
+    others = []
+    for name, value in scope["headers"]:
+        if name == header:
+            access.check_session(value.decode("latin-1"))
+        else:
+            others.append((name, value))
+    scope["headers"] = [*others, (header, access.session.encode())]

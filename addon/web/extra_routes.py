@@ -3,21 +3,34 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
+from addon.core.framing.documents import Document
 from addon.web.problems import Dialect, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraRoutes:
-    """`routes`: the routes of a `describe.Group`. `dialects`: the form of refusals for paths whose callers do not know
-    problem documents, and for everything below these paths."""
+    """`public`: routes that need no token. `dialects`: the form of refusals for paths whose callers do not know problem
+    documents, and for everything below these paths. `paths`: what the OpenAPI document says of routes that are not
+    FastAPI's."""
 
     routes: Sequence[BaseRoute] = ()
+    public: Sequence[BaseRoute] = ()
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
+    paths: Mapping[str, Document] = field(default_factory=dict)
 
     def __or__(self, other: "ExtraRoutes") -> "ExtraRoutes":
-        return ExtraRoutes([*self.routes, *other.routes], {**self.dialects, **other.dialects})
+        return ExtraRoutes(
+            [*self.routes, *other.routes],
+            [*self.public, *other.public],
+            {**self.dialects, **other.dialects},
+            {**self.paths, **other.paths},
+        )
+
+    @property
+    def open_paths(self) -> list[str]:
+        return [route.path for route in self.public if isinstance(route, Route)]
 
     def dialect(self, path: str) -> Dialect:
         for prefix, dialect in self.dialects.items():

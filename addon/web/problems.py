@@ -6,12 +6,13 @@ no path and no message of the store.
 
 import http
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pydantic_core
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -46,16 +47,17 @@ class ProblemBody(BaseModel):
     tool: str | None = Field(None, description="The name of the wrong tool, if any.")
 
 
-class Problem(Exception):
+class Problem(HTTPException):
     """A refusal; a 503 says when to try again. `extra`: further members, such as `field` and `tool`; members that are
     None are left out."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail, headers or ({"Retry-After": RETRY_AFTER} if status == 503 else None))
         self.status = status
-        self.detail = detail
-        self.headers = headers or ({"Retry-After": RETRY_AFTER} if status == 503 else None)
         self.extra = extra
+
+    def __str__(self) -> str:
+        return self.detail
 
     def response(self) -> Response:
         title = http.HTTPStatus(self.status).phrase
@@ -74,6 +76,24 @@ def refusal(problem: Problem, scope: Scope) -> Response:
     return dialect(problem)
 
 
+def refused(error: Exception, scope: Scope) -> Response:
+    """The answer for a handler's exception. A failure is counted."""
+    problem = problem_of(error)
+    if problem.status >= 500:
+        scope["api"].metrics.error("store" if problem.status == 503 else "control")
+    return refusal(problem, scope)
+
+
+def parse(body: bytes) -> Any:
+    """The JSON of a body: strict (no NaN, no lone surrogates). Raises Problem (400).
+
+    A number too large for a double becomes infinity. Finding those here would take longer than everything else, so a
+    body is checked where it is stored (`storable_json`).
+    """
+    with storable_json():
+        return pydantic_core.from_json(body, allow_inf_nan=False)
+
+
 @contextmanager
 def storable_json() -> Iterator[None]:
     """Turns a ValueError into Problem (400), for code that checks whether JSON can represent a body."""
@@ -88,6 +108,8 @@ def problem_of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
+        case HTTPException():
+            return Problem(error.status_code, error.detail, headers=error.headers)
         case BadTool():
             return Problem(422, str(error), field=error.field or None, tool=error.tool or None)
         case UnknownCall():
@@ -128,16 +150,16 @@ def _status_text(call: Call) -> str:
     return call.status if call.approval is None else f"{call.status} (approval: {call.approval})"
 
 
-def invalid(error: ValidationError, *, name: str = "", known: Collection[str] = ()) -> Problem:
-    """A 422 for the first mistake: the field (`name` if the error has none), its value and what fits.
-
-    `known`: the known names, which are listed if a name is unknown.
-    """
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(step) for step in first["loc"]) or name
+def invalid(errors: Sequence[Any], *, part: str, known: Collection[str]) -> Problem:
+    """A 422 for the first mistake that pydantic has found: the field, its value and what fits. `part`: of the
+    request, with which the errors' places begin. `known`: the names that are listed if one is unknown."""
+    first = errors[0]
+    field = ".".join(str(step) for step in first["loc"][1:])
     if first["type"] == "extra_forbidden":
         return Problem(422, f"{field}: unknown; known names: {', '.join(known)}", field=field)
     if first["type"] == "missing":
+        if not field:
+            return Problem(400, f"the {part} is missing")
         return Problem(422, f"{field}: missing", field=field)
     value = repr(first["input"])
     excerpt = value if len(value) <= 80 else value[:79] + "…"

@@ -4,10 +4,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.routing import Route
 
 from addon.control.app import ControlApp
 from addon.metrics import Metrics
-from addon.web.routing import DirectRoute
 from store.base import NotDurable, Store
 from store.models import Status
 
@@ -151,11 +151,11 @@ NOT_IN_THE_STORE = {
 
 
 def test_every_route_that_changes_something_is_among_those_that_are_tried(app: ControlApp) -> None:
-    def tried(route: DirectRoute, method: str) -> bool:
+    def tried(route: Route, method: str) -> bool:
         return any(tried == method and route.path_regex.match(path) for tried, path, *_ in ACKNOWLEDGED)
 
     changing = [
-        (m, r) for r in app.routes if isinstance(r, DirectRoute) for m in (r.methods or set()) - {"GET", "HEAD"}
+        (m, r) for r in app.served.routes if isinstance(r, Route) for m in (r.methods or set()) - {"GET", "HEAD"}
     ]
     assert len(changing) > len(NOT_IN_THE_STORE)
     assert {(method, route.path) for method, route in changing if not tried(route, method)} == NOT_IN_THE_STORE

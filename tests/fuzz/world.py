@@ -16,7 +16,6 @@ from addon.loop.upstream import Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.web.access import Right
-from addon.web.documentation import describe
 from store.factory import open_url
 from store.models import Call, Step, Turn
 from tests.loop.conftest import Tools, Watcher, Wire
@@ -75,7 +74,7 @@ class World:
     @property
     def document(self) -> Document:
         """What the application says of itself."""
-        return describe([route for route in self.app.routes if route.include_in_schema], "1")
+        return self.app.fastapi.openapi()
 
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         return Upstream(lambda _: self._http, Watcher())

@@ -8,11 +8,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.routing import Route
 
 from addon.control.app import ControlApp, create_app
+from addon.gateway.front_door import DoorRoute
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.routing import DirectRoute
 from addon.web.token import own_token
 from addon.web.tokens import Tokens
 from store.base import Store
@@ -118,7 +119,7 @@ def test_the_table_has_every_operation(app: ControlApp) -> None:
         return path.replace("/mine", "/{session}").replace("/get_weather", "/{name}")
 
     known = {(method, form(path)) for method, path, _, _ in OPERATIONS}
-    guarded = [route for route in app.routes if (route.openapi_extra or {}).get("security") != []]
+    guarded = [route for route in app.served.routes if isinstance(route, Route)]
     assert {(method, route.path) for route in guarded for method in route.methods or ()} == known
 
 
@@ -400,7 +401,7 @@ DOORS = [
 
 
 def test_the_table_has_every_front_door(house: House) -> None:
-    routes = [route for route in house.app.extra_routes.routes if isinstance(route, DirectRoute)]
+    routes = [route for route in house.app.extra_routes.routes if isinstance(route, DoorRoute)]
     assert {(method, route.path) for route in routes for method in route.methods or ()} == {one[:2] for one in DOORS}
 
 

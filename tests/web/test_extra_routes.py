@@ -10,14 +10,13 @@ from starlette.responses import JSONResponse, Response
 from addon.control.app import ControlApp, create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.describe import Group, answers
+from addon.web.api import ApiDep, answers, reply, routes_of
 from addon.web.extra_routes import ExtraRoutes
-from addon.web.problems import Problem
-from addon.web.routing import ApiDep, parse, reply
+from addon.web.problems import Problem, parse
 from store.base import Store
 from tests.control.conftest import ADDRESS, TOKEN
 
-router = Group("parrot")
+router = routes_of("parrot")
 
 
 @router.post("/v1/parrot/{mood}", summary="Say it again", responses=answers({"said": 1}))
@@ -33,7 +32,7 @@ def squawked(problem: Problem) -> Response:
 
 @pytest.fixture
 def app(store: Store, settings: Settings, metrics: Metrics) -> ControlApp:
-    extra_routes = ExtraRoutes(router.routes, {"/v1/parrot": squawked})
+    extra_routes = ExtraRoutes(router.routes, dialects={"/v1/parrot": squawked})
     return create_app(
         store=store, settings=settings, token=TOKEN, metrics=metrics, version="1", extra_routes=extra_routes
     )

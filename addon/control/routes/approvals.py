@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from typing import Annotated, Any
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,13 +14,23 @@ from addon.control.secrets import redaction_of
 from addon.control.versions import update_session
 from addon.control.waiting import waiting_calls
 from addon.web.access import needs
-from addon.web.describe import Group, answers, body_example, nothing
+from addon.web.api import (
+    ApiDep,
+    CallerDep,
+    OwnCall,
+    OwnSession,
+    answers,
+    body_example,
+    nothing,
+    own_body,
+    reply,
+    routes_of,
+)
 from addon.web.problems import Problem, storable_json
-from addon.web.routing import ApiDep, Body, CallerDep, reply
 from store.base import CallStateError, UnknownCall
 from store.models import Call, Policy, Session, SessionName
 
-router = Group("approvals")
+router = routes_of("approvals")
 
 _NOT_NOW = "The call is not waiting for approval, was decided differently, or has expired because its waiter is gone"
 
@@ -68,7 +79,7 @@ _DENIAL = Denial(reason="")
 )
 @needs("approve")
 async def approve_call(
-    api: ApiDep, caller: CallerDep, call_id: str, approval: Annotated[Approval, Body()] = _APPROVAL
+    api: ApiDep, caller: CallerDep, call_id: OwnCall, approval: Annotated[Approval, Body()] = _APPROVAL
 ) -> Response:
     """The call may run now, with the model's arguments or, if `args` are given, with those. Repeating the same decision
     is accepted and changes nothing. `always` is for the scope `admin`."""
@@ -122,7 +133,7 @@ async def _approve_always(api: ApiDep, call: Call, version: str) -> None:
     status_code=204,
     responses=nothing("Later calls of the tool need approvals as its rules say; also if it was not approved for good."),
 )
-async def ask_again(api: ApiDep, caller: CallerDep, request: Request, session: SessionName, name: str) -> Response:
+async def ask_again(api: ApiDep, caller: CallerDep, request: Request, session: OwnSession, name: str) -> Response:
     async def change(before: Session | None, at: int) -> None:
         approved = dict(before.policy.always_approved or {}) if before else {}
         if before is None or approved.pop(name, None) is None:
@@ -143,7 +154,7 @@ async def ask_again(api: ApiDep, caller: CallerDep, request: Request, session: S
 )
 @needs("approve")
 async def deny_call(
-    api: ApiDep, caller: CallerDep, request: Request, call_id: str, denial: Annotated[Denial, Body()] = _DENIAL
+    api: ApiDep, caller: CallerDep, request: Request, call_id: OwnCall, denial: Annotated[Denial, Body()] = _DENIAL
 ) -> Response:
     """The call never runs, and the model is told so. Repeating the same decision is accepted and changes nothing."""
     before = await api.store.find_call(call_id)
@@ -163,7 +174,9 @@ async def deny_call(
     openapi_extra=body_example({"session": "default", "name": "delete_file", "reason": "not in production"}),
 )
 @needs("approve")
-async def deny_calls(api: ApiDep, caller: CallerDep, request: Request, denials: Annotated[Denials, Body()]) -> Response:
+async def deny_calls(
+    api: ApiDep, caller: CallerDep, request: Request, denials: Annotated[Denials, own_body(Denials)]
+) -> Response:
     """These calls, those of a session, of a tool, or all: the oldest 500. A call that is decided otherwise meanwhile
     stays as it is. If the store fails, some are denied and the others still wait: repeat the request."""
     reason = redaction_of(request).text(denials.reason)

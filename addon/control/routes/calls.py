@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,13 +17,12 @@ from addon.control.secrets import redacted, redaction_of
 from addon.core.framing.documents import Document
 from addon.core.history.media import BadPart, read_parts, redacted_parts, size_of
 from addon.web.access import Access, needs
-from addon.web.describe import Group, answers, body_example
+from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, own_query, reply, routes_of
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem, storable_json
-from addon.web.routing import ApiDep, Body, CallerDep, Query, reply
 from store.models import Call, Page, SessionName, Status
 
-router = Group("calls")
+router = routes_of("calls")
 
 
 class CallsQuery(PageQuery):
@@ -84,7 +84,7 @@ class Answer(BaseModel):
 )
 @needs("read", "approve")
 async def list_calls(
-    api: ApiDep, caller: CallerDep, request: Request, query: Annotated[CallsQuery, Query()]
+    api: ApiDep, caller: CallerDep, request: Request, query: Annotated[CallsQuery, own_query(CallsQuery)]
 ) -> Response:
     """With `wait`, a long poll: it returns as soon as a call matches, at once if one already does, and with no items
     when the time is up. A page of a search by `text`, and with Redis by tool or status, looks at 500 calls:
@@ -122,7 +122,7 @@ async def _wait_for(
 
 @router.get("/v1/calls/{call_id}", summary="Show a call", responses=answers(views.CALL, Call, p404="No such call"))
 @needs("read", "approve")
-async def show_call(api: ApiDep, call_id: str) -> Response:
+async def show_call(api: ApiDep, call_id: OwnCall) -> Response:
     return reply(await api.store.find_call(call_id))
 
 
@@ -136,7 +136,7 @@ async def show_call(api: ApiDep, call_id: str) -> Response:
 )
 @needs("worker")
 async def answer_call(
-    api: ApiDep, caller: CallerDep, request: Request, call_id: str, answer: Annotated[Answer, Body()]
+    api: ApiDep, caller: CallerDep, request: Request, call_id: OwnCall, answer: Annotated[Answer, Body()]
 ) -> Response:
     """Repeating the same body is accepted and changes nothing. Another body is refused: the first answer is kept."""
     before = await api.store.find_call(call_id)

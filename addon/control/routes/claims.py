@@ -5,19 +5,20 @@ import contextlib
 import secrets
 from typing import Annotated
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
 from addon.web.access import Access, needs
-from addon.web.describe import Group, answers, body_example, nothing
+from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, nothing, own_body, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.disconnect import DisconnectWatcher
-from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, reply
 from store.base import StoreError
 from store.models import Call, SessionName
 
-router = Group("workers")
+router = routes_of("workers")
 
 Worker = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -62,7 +63,9 @@ class Renewal(BaseModel):
     openapi_extra=body_example({"session": "default", "names": ["get_weather"], "wait": 60, "lease": 30}),
 )
 @needs("worker")
-async def claim_call(api: ApiDep, caller: CallerDep, request: Request, claim: Annotated[Claim, Body()]) -> Response:
+async def claim_call(
+    api: ApiDep, caller: CallerDep, request: Request, claim: Annotated[Claim, own_body(Claim)]
+) -> Response:
     """At most one call, the oldest, which then is running. Answer it or renew its lease before the lease ends.
     Otherwise the next worker that claims it gets the call, or it fails if its tool forbids that. With `wait`, a long
     poll."""
@@ -108,7 +111,7 @@ async def _wait_for(api: ApiContext, caller: Access, request: Request, claim: Cl
     openapi_extra=body_example({"worker": "worker-1", "lease": 30}),
 )
 @needs("worker")
-async def renew_call(api: ApiDep, call_id: str, renewal: Annotated[Renewal, Body()]) -> Response:
+async def renew_call(api: ApiDep, call_id: OwnCall, renewal: Annotated[Renewal, Body()]) -> Response:
     """A refused worker can stop: its answer may come too late."""
     session = (await api.store.find_call(call_id)).session
     return reply(await api.store.renew(session, call_id, renewal.worker, renewal.lease))

@@ -9,12 +9,12 @@ from addon.control.routes.processes import states
 from addon.control.views import Health
 from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import needs
-from addon.web.describe import PUBLIC, Group, answers
+from addon.web.api import ApiDep, answers, reply, routes_of
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, reply
 from store.base import StoreUnavailable
 
-router = Group("health")
+router = routes_of("health")
+public = routes_of("health", is_public=True)
 
 _log = logging.getLogger(__name__)
 
@@ -22,17 +22,16 @@ _log = logging.getLogger(__name__)
 _OK = {"status": "ok", "version": "0.1.0"}
 
 
-@router.get("/healthz/live", summary="Whether the proxy runs", responses=answers(_OK, Health), openapi_extra=PUBLIC)
+@public.get("/healthz/live", summary="Whether the proxy runs", responses=answers(_OK, Health))
 async def live(api: ApiDep) -> Response:
     """If this path answers, a restart does not help. `/healthz` says whether the proxy can be used."""
     return reply({"status": "ok", "version": api.version})
 
 
-@router.get(
+@public.get(
     "/healthz",
     summary="Whether the proxy can be used: something was written to the store just now",
     responses=answers(_OK, Health, p503="The store cannot be written to, or the proxy is ending"),
-    openapi_extra=PUBLIC,
 )
 async def ready(api: ApiDep) -> Response:
     """Fails if the proxy is ending, if writes would be lost (no space, a deleted or replaced file), or if the store

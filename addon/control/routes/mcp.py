@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.tools.mcp_pins import ChangedAgain, NotHeldBack
-from addon.web.describe import Group, answers, body_example, nothing
+from addon.web.api import ApiDep, CallerDep, answers, body_example, nothing, reply, routes_of
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, Body, CallerDep, reply
 
-router = Group("mcp")
+router = routes_of("mcp")
 
 
 class HeldTool(BaseModel):

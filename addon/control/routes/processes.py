@@ -7,11 +7,11 @@ from starlette.responses import Response
 
 from addon.core.framing.documents import Document
 from addon.web.access import needs
-from addon.web.describe import Group, answers
+from addon.web.api import ApiDep, answers, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, reply
 
-router = Group("processes")
+router = routes_of("processes")
 
 
 class McpServer(BaseModel):

@@ -20,12 +20,12 @@ from addon.kept_requests import SECRET, CleanRequest
 from addon.recent_requests import MOST
 from addon.surfaces import Operation, match_path
 from addon.web.access import needs
-from addon.web.describe import Group, answers
+from addon.web.api import ApiDep, answers, own_query, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, Query, reply
 from store.models import SessionName
 
-router = Group("requests")
+router = routes_of("requests")
 
 State = Literal["running", "done", "failed"]
 
@@ -129,7 +129,7 @@ _REQUEST = {
     responses=answers({"items": [_REQUEST]}, RequestRecords, p503="The supervisor does not answer"),
 )
 @needs("read")
-async def list_requests(api: ApiDep, query: Annotated[RequestsQuery, Query()]) -> Response:
+async def list_requests(api: ApiDep, query: Annotated[RequestsQuery, own_query(RequestsQuery)]) -> Response:
     """Requests that run, and the last 100 of each process that have ended, from memory: a restart forgets them."""
     return reply({"items": await records(api, query)})
 
@@ -200,7 +200,9 @@ _ABSENT = "There is no such request, or its bodies are not kept"
     responses=answers(_REQUEST, RequestRecord, p404="There is no such request", p503="The supervisor does not answer"),
 )
 @needs("read")
-async def show_request(api: ApiDep, request_id: str, query: Annotated[RequestQuery, Query()]) -> Response:
+async def show_request(
+    api: ApiDep, request_id: str, query: Annotated[RequestQuery, own_query(RequestQuery)]
+) -> Response:
     return reply(await find_record(api, request_id, query.session))
 
 
@@ -210,7 +212,7 @@ async def show_request(api: ApiDep, request_id: str, query: Annotated[RequestQue
     responses=answers({"contents": []}, dict[str, Any], p404=_ABSENT, p503="The supervisor does not answer"),
 )
 @needs("read")
-async def show_body(api: ApiDep, request_id: str, query: Annotated[SideQuery, Query()]) -> Response:
+async def show_body(api: ApiDep, request_id: str, query: Annotated[SideQuery, own_query(SideQuery)]) -> Response:
     """The bytes, without secrets. The first request of a loop is kept, not its later rounds: their turn has them."""
     found = await find_bodies(api, request_id, query.session)
     return Response(_body_of(found, query.side), media_type="application/json")
@@ -222,7 +224,7 @@ async def show_body(api: ApiDep, request_id: str, query: Annotated[SideQuery, Qu
     responses=answers({"command": "curl -X POST …"}, dict[str, str], p404=_ABSENT, p409="Its body is not text"),
 )
 @needs("read")
-async def show_curl(api: ApiDep, request_id: str, query: Annotated[SideQuery, Query()]) -> Response:
+async def show_curl(api: ApiDep, request_id: str, query: Annotated[SideQuery, own_query(SideQuery)]) -> Response:
     """`client` goes through this proxy, `sent` straight to the model. Secrets are variables of the shell."""
     return reply({"command": curl_of(api, await find_bodies(api, request_id, query.session), query.side)})
 
@@ -238,7 +240,9 @@ async def show_curl(api: ApiDep, request_id: str, query: Annotated[SideQuery, Qu
     ),
 )
 @needs("read")
-async def show_replay(api: ApiDep, request_id: str, query: Annotated[RequestQuery, Query()]) -> Response:
+async def show_replay(
+    api: ApiDep, request_id: str, query: Annotated[RequestQuery, own_query(RequestQuery)]
+) -> Response:
     """Nothing is sent or stored. The session's present tools, results and settings are used."""
     return reply(await replayed(api, request_id, query.session))
 

@@ -8,11 +8,11 @@ from starlette.responses import Response
 from addon.control.routes.processes import McpServer, states
 from addon.core.framing.documents import Document
 from addon.web.access import needs
-from addon.web.describe import Group, answers
+from addon.web.api import ApiDep, CallerDep, answers, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem
-from addon.web.routing import ApiContext, ApiDep, CallerDep, reply
 
-router = Group("servers")
+router = routes_of("servers")
 
 
 class ServerInProcess(McpServer):

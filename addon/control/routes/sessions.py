@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated
 
+from fastapi import Body, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,11 +14,10 @@ from addon.control.usage import usages
 from addon.control.versions import IF_MATCH, update_session, with_etag
 from addon.control.views import SessionView
 from addon.web.access import needs
-from addon.web.describe import Group, answers, body_example, nothing
-from addon.web.routing import ApiDep, Body, CallerDep, Query, reply
-from store.models import Page, Policy, Session, SessionName
+from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, nothing, reply, routes_of
+from store.models import Page, Policy, Session
 
-router = Group("sessions")
+router = routes_of("sessions")
 
 
 @router.get(
@@ -35,7 +35,7 @@ async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Re
 
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))
 @needs("read")
-async def show_session(api: ApiDep, session: SessionName) -> Response:
+async def show_session(api: ApiDep, session: OwnSession) -> Response:
     """A session without a policy of its own shows the proxy's options. The `ETag` identifies the session's version,
     including its tools."""
     record, version, _ = await api.store.snapshot(session)
@@ -71,7 +71,7 @@ class UsageView(BaseModel):
     responses=answers(views.USAGE, UsageView, p503="The supervisor does not answer"),
 )
 @needs("read")
-async def show_usage(api: ApiDep, session: SessionName) -> Response:
+async def show_usage(api: ApiDep, session: OwnSession) -> Response:
     """Requests, tokens and calls of a session, of all processes, from memory: a restart forgets them, and of each
     process the 1000 sessions that were used last are known. Open Live connections are not counted yet, and only Gemini
     tells tokens in a form that is counted."""
@@ -86,7 +86,7 @@ async def show_usage(api: ApiDep, session: SessionName) -> Response:
     openapi_extra={**body_example({"delivery": "placeholder", "on_pending": None}), "parameters": [IF_MATCH]},
 )
 async def change_session(
-    api: ApiDep, caller: CallerDep, request: Request, session: SessionName, policy: Annotated[Policy, Body()]
+    api: ApiDep, caller: CallerDep, request: Request, session: OwnSession, policy: Annotated[Policy, Body()]
 ) -> Response:
     """Absent fields stay unchanged; null resets a field to the proxy's option."""
     changes = policy.model_dump(include=policy.model_fields_set)
@@ -110,7 +110,7 @@ async def change_session(
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def forget_session(api: ApiDep, caller: CallerDep, request: Request, session: SessionName) -> Response:
+async def forget_session(api: ApiDep, caller: CallerDep, request: Request, session: OwnSession) -> Response:
     async def forget(_: Session | None, version: int) -> None:
         await api.store.delete_session(session, if_version=version)
 

@@ -3,10 +3,9 @@
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from addon.web.describe import Group, answers
-from addon.web.routing import ApiDep, reply
+from addon.web.api import ApiDep, answers, reply, routes_of
 
-router = Group("store")
+router = routes_of("store")
 
 
 class Trusted(BaseModel):

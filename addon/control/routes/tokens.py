@@ -4,19 +4,19 @@ import logging
 from collections.abc import Callable
 from typing import Annotated
 
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from addon.web.access import Access, Right
-from addon.web.describe import Group, answers, body_example, nothing
+from addon.web.access import Right
+from addon.web.api import ApiDep, CallerDep, answers, body_example, nothing, reply, routes_of
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, Body, CallerDep, reply
 from addon.web.tokens import Name, Token
 from store.models import SessionName
 
 logger = logging.getLogger("toolgraft")
 
-router = Group("tokens")
+router = routes_of("tokens")
 
 _TOKEN = {"id": "1f3a9c07", "name": "ci", "scopes": ["ask"], "session": "default", "created_at": 1790000000.0}
 
@@ -40,12 +40,6 @@ class TokenList(BaseModel):
     items: list[Token]
 
 
-def _for_all(caller: Access) -> None:
-    """Raises Problem (403) for a caller whose token is for one session, because tokens belong to no session."""
-    if caller.session is not None:
-        raise Problem(403, f"this token is only for the session {caller.session}, and this path belongs to no session")
-
-
 def _use_tokens[T](action: Callable[[], T]) -> T:
     try:
         return action()
@@ -63,7 +57,6 @@ def _use_tokens[T](action: Callable[[], T]) -> T:
 async def make_token(api: ApiDep, caller: CallerDep, new: Annotated[NewToken, Body()]) -> Response:
     """`ask` allows only the front doors; `read` shows everything; `approve` decides on calls; `worker` registers
     workers' tools, claims calls and answers them; `admin` does everything."""
-    _for_all(caller)
     session = new.session or (api.settings.session if new.own_session else None)
     async with api.audit.action(caller, "token.make", scopes=new.scopes, session=session, for_name=new.name):
         made, token = _use_tokens(lambda: api.tokens.make(new.scopes, session, new.name))
@@ -71,9 +64,8 @@ async def make_token(api: ApiDep, caller: CallerDep, new: Annotated[NewToken, Bo
 
 
 @router.get("/v1/tokens", summary="List the tokens", responses=answers({"items": [_TOKEN]}, TokenList))
-async def list_tokens(api: ApiDep, caller: CallerDep) -> Response:
+async def list_tokens(api: ApiDep) -> Response:
     """Oldest first, without their secrets. The proxy's own token is not listed."""
-    _for_all(caller)
     return reply(TokenList(items=_use_tokens(api.tokens.listed)))
 
 
@@ -84,7 +76,6 @@ async def list_tokens(api: ApiDep, caller: CallerDep) -> Response:
     responses=nothing("The token is no longer accepted.", p404="No such token"),
 )
 async def revoke_token(api: ApiDep, caller: CallerDep, token_id: str) -> Response:
-    _for_all(caller)
     async with api.audit.action(caller, "token.revoke", revoked=token_id):
         if not _use_tokens(lambda: api.tokens.revoke(token_id)):
             raise Problem(404, "there is no such token")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from fastapi import Body
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,12 +17,12 @@ from addon.core.framing.documents import Document
 from addon.graft.session_config import shared_with
 from addon.graft.toolsets import toolset_of
 from addon.web.access import Access, needs
-from addon.web.describe import Group, answers, body_example, nothing
+from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, nothing, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.problems import Problem, storable_json
-from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, reply
-from store.models import Session, SessionName, Toolset
+from store.models import Session, Toolset
 
-router = Group("tools")
+router = routes_of("tools")
 _IGNORED = ("shared", "origins")
 """Members of what `GET` shows, and `PUT` takes back."""
 
@@ -62,7 +63,7 @@ _BODY = {
     responses=answers(views.SHOWN_TOOLS, views.ToolsView, p404="The session has no tools at all"),
 )
 @needs("read", "worker")
-async def show_tools(api: ApiDep, caller: CallerDep, session: SessionName) -> Response:
+async def show_tools(api: ApiDep, caller: CallerDep, session: OwnSession) -> Response:
     """The `ETag` identifies the session's version, including its policy; values of executors' headers are masked.
     `shared`: tools from the proxy's files and MCP servers, which the session has in addition to its own; `origins` says
     which file or server each is from, and its rules."""
@@ -82,7 +83,7 @@ async def show_tools(api: ApiDep, caller: CallerDep, session: SessionName) -> Re
 )
 @needs("worker")
 async def set_tools(
-    api: ApiDep, caller: CallerDep, request: Request, session: SessionName, document: Annotated[Any, Body()]
+    api: ApiDep, caller: CallerDep, request: Request, session: OwnSession, document: Annotated[Any, Body()]
 ) -> Response:
     """`{"tools": […]}` with `tool_config` or `tool_choice`. Each tool has the form of Gemini, OpenAI chat, OpenAI
     Responses, MCP or a bare declaration, with the rules for running it beside its name: `executor`, `approval`,
@@ -112,7 +113,7 @@ async def set_tools(
     ),
     openapi_extra={"parameters": [IF_MATCH]},
 )
-async def clear_tools(api: ApiDep, caller: CallerDep, request: Request, session: SessionName) -> Response:
+async def clear_tools(api: ApiDep, caller: CallerDep, request: Request, session: OwnSession) -> Response:
     async def clear(stored: Session | None, version: int) -> None:
         if stored is not None and stored.toolset is not None:
             await api.store.put_toolset(session, None, if_version=version)
@@ -130,7 +131,7 @@ async def clear_tools(api: ApiDep, caller: CallerDep, request: Request, session:
 )
 @needs("worker")
 async def check_tools(
-    api: ApiDep, caller: CallerDep, session: SessionName, document: Annotated[Any, Body()]
+    api: ApiDep, caller: CallerDep, session: OwnSession, document: Annotated[Any, Body()]
 ) -> Response:
     """The checks of `PUT`, with its refusals, and nothing is changed. The `ETag` is that of the session, for `PUT`'s
     `If-Match`."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Annotated, Any
 
+from fastapi import Body, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,13 +12,13 @@ from starlette.responses import Response
 from addon.control import views
 from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import Access, needs
-from addon.web.describe import Group, answers, body_example
+from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, reply, routes_of
+from addon.web.context import ApiContext
 from addon.web.disconnect import DisconnectWatcher
 from addon.web.problems import Problem, storable_json
-from addon.web.routing import ApiContext, ApiDep, Body, CallerDep, Query, reply
-from store.models import Call, Owner, SessionName
+from store.models import Call, Owner
 
-router = Group("tries")
+router = routes_of("tries")
 
 
 class Try(BaseModel):
@@ -51,7 +52,7 @@ async def try_tool(
     api: ApiDep,
     caller: CallerDep,
     request: Request,
-    session: SessionName,
+    session: OwnSession,
     name: str,
     query: Annotated[TryQuery, Query()],
     trial: Annotated[Try, Body()] = _TRY,

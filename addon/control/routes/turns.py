@@ -11,13 +11,12 @@ from addon.control import views
 from addon.control.paging import PageQuery, render_page
 from addon.control.views import TurnView
 from addon.web.access import needs
-from addon.web.describe import Group, answers
+from addon.web.api import ApiDep, answers, own_query, reply, routes_of
 from addon.web.problems import Problem
-from addon.web.routing import ApiDep, Query, reply
 from store.base import Store
 from store.models import Call, Page, SessionName, Turn
 
-router = Group("turns")
+router = routes_of("turns")
 
 
 class TurnsQuery(PageQuery):
@@ -30,7 +29,7 @@ class TurnsQuery(PageQuery):
     responses=answers({"items": [views.TURN], "next_cursor": None}, Page[TurnView]),
 )
 @needs("read")
-async def list_turns(api: ApiDep, query: Annotated[TurnsQuery, Query()]) -> Response:
+async def list_turns(api: ApiDep, query: Annotated[TurnsQuery, own_query(TurnsQuery)]) -> Response:
     fetch = functools.partial(api.store.turns, query.session or api.settings.session)
     return (await render_page(fetch, query, TurnView.of)).response()
 
@@ -47,7 +46,7 @@ class TurnQuery(BaseModel):
     responses=answers(views.TURN, TurnView, p404="The session has no such turn"),
 )
 @needs("read")
-async def show_turn(api: ApiDep, turn_id: str, query: Annotated[TurnQuery, Query()]) -> Response:
+async def show_turn(api: ApiDep, turn_id: str, query: Annotated[TurnQuery, own_query(TurnQuery)]) -> Response:
     return reply(TurnView.of((await find_turn(api.store, query.session or api.settings.session, turn_id))[0]))
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from addon.control import request_events
 from addon.control.app import ControlApp
-from addon.control.routes.events import EventStream
+from addon.control.routes import events
 from addon.core.summaries import RoundSummary, Summary
 from addon.recent_requests import RecentRequests
+from addon.web import event_streams
 from store.base import Store
 from store.models import Policy
 
@@ -119,36 +120,35 @@ async def test_an_id_of_what_is_lost_is_told_so_and_starts_with_everything(
     assert json.loads(parsed(await stream.block())["data"])["turn_id"] == "turn_c2", "the new ids are good"
 
 
-async def test_events_that_are_not_the_reader_s_may_expire_behind_it(app: ControlApp, store: Store) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams are kept alive often."""
+    for module in (event_streams, events):
+        monkeypatch.setattr(module, "KEEP_ALIVE", 0.01)
+
+
+async def test_events_that_are_not_the_reader_s_may_expire_behind_it(
+    exchange: Callable[..., Any], store: Store, quick: None
+) -> None:
     now = 1_000_000.0
     store.clock = store.uptime = lambda: now
-    stream = EventStream(app.api, "quiet", await store.last_event_id(), keep_alive=0.01)
-    sent: asyncio.Queue[Any] = asyncio.Queue()
-    left = asyncio.Event()
+    stream = exchange("/v1/events", "session=quiet")
+    await opened(stream)
 
-    async def receive() -> Any:
-        await left.wait()
-        return {"type": "http.disconnect"}
-
-    task = asyncio.ensure_future(stream({"type": "http"}, receive, sent.put))
-
-    async def resumed(what: bytes) -> bytes:
+    async def resumed(what: str) -> str:
         async with asyncio.timeout(5):
-            while what not in (body := (await sent.get()).get("body", b"")):
+            while what not in (block := await stream.block()):
                 pass
-        return bytes(body)
+        return str(block)
 
-    await resumed(b"toolgraft")
     await store.put_policy("busy", Policy(delivery="loop"))
-    for _ in range(2):  # one wait may have begun before
-        await resumed(b"keep-alive")
+    position = await store.last_event_id()
+    await resumed(f": keep-alive\nid: {position}")
     now += store.ttl + 1
     while await store.expire():
         pass
     await store.put_policy("quiet", Policy(delivery="loop"))
-    assert b"session.updated" in await resumed(b"event: ")
-    left.set()
-    await asyncio.wait_for(task, 5)
+    assert "session.updated" in await resumed("event: ")
 
 
 async def test_a_stream_that_breaks_is_logged(
@@ -277,15 +277,12 @@ async def test_a_stream_of_requests_alone(
     assert (nothing.status_code, nothing.json()["field"]) == (422, "stored")
 
 
-async def test_a_quiet_stream_of_requests_is_kept_alive(app: ControlApp) -> None:
-    sent: asyncio.Queue[Any] = asyncio.Queue()
-    stream = EventStream(app.api, None, None, requests=True, stored=False, keep_alive=0.01)
-    task = asyncio.ensure_future(stream({}, asyncio.Event().wait, sent.put))  # type: ignore[arg-type]
-    async with asyncio.timeout(5):
-        bodies = [(await sent.get()).get("body") for _ in range(4)]
-        app.stop()
-        await task
-    assert bodies[1:] == [b": toolgraft\n\n", b": keep-alive\n\n", b": keep-alive\n\n"]
+async def test_a_quiet_stream_of_requests_is_kept_alive(
+    exchange: Callable[..., Any], app: ControlApp, quick: None
+) -> None:
+    stream = exchange("/v1/events", "requests=1&stored=0")
+    await stream.start()
+    assert [await stream.block() for _ in range(3)] == [": toolgraft", ": keep-alive", ": keep-alive"]
 
 
 async def test_requests_that_a_stream_does_not_tell_of_are_counted(
@@ -352,16 +349,15 @@ async def test_nothing_listens_for_requests_that_nobody_asked_for(
     app.api.recent.end(Summary("work", status=200))
 
 
-async def test_a_quiet_stream_is_kept_alive(app: ControlApp) -> None:
-    sent: asyncio.Queue[Any] = asyncio.Queue()
-    stream = EventStream(app.api, None, None, keep_alive=0.01)
-    task = asyncio.ensure_future(stream({}, asyncio.Event().wait, sent.put))  # type: ignore[arg-type]
+async def test_a_quiet_stream_is_kept_alive(exchange: Callable[..., Any], store: Store, quick: None) -> None:
+    stream = exchange("/v1/events", "after=0")
+    await stream.start()
+    assert await stream.block() == ": toolgraft"
+    position = await store.last_event_id()
     async with asyncio.timeout(5):
-        bodies = [(await sent.get()).get("body") for _ in range(4)]
-        app.stop()
-        await task
-    position = await app.api.store.last_event_id()
-    assert bodies[2:] == [f": keep-alive\nid: {position}\n\n".encode()] * 2
+        while (block := await stream.block()) == ": keep-alive":  # before it has looked
+            pass
+    assert block == f": keep-alive\nid: {position}"
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "1.5", "", "9" * 30, "²"])

@@ -1,0 +1,167 @@
+"""What the routes of the control API and the console are made with: FastAPI, with the rights of callers, refusals as
+problem documents, strict JSON, and what the OpenAPI document says beyond the handlers' signatures."""
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Annotated, Any
+
+import pydantic_core
+from fastapi import APIRouter, Body, Depends, Query, Security
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from addon.web.access import Access, needs_of
+from addon.web.context import ApiContext
+from addon.web.problems import MEDIA_TYPE, Problem, ProblemBody, invalid, parse, refused
+from store.base import UnknownCall
+from store.models import SessionName
+
+PROBLEM: dict[str, Any] = {
+    "description": "A refusal: what is wrong, and in which field",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}}},
+}
+
+
+async def _api(request: Request) -> ApiContext:
+    api: ApiContext = request.scope["api"]
+    return api
+
+
+async def _caller(request: Request) -> Access:
+    access: Access = request.scope["access"]
+    return access
+
+
+ApiDep = Annotated[ApiContext, Depends(_api)]
+CallerDep = Annotated[Access, Depends(_caller)]
+
+
+# --- rights ---------------------------------------------------------------------------------------------------------
+
+
+async def _authorized(
+    request: Request, caller: CallerDep, _: Annotated[Any, Security(HTTPBearer(scheme_name="bearer", auto_error=False))]
+) -> None:
+    """The caller has the rights that the route needs. One whose token is for a session uses only routes that keep it
+    to the session. Raises Problem (403)."""
+    route: APIRoute = request.scope["route"]
+    caller.check(*needs_of(route.endpoint))
+    if caller.session is not None and not any(one.call in _OF_A_SESSION for one in _all(route.dependant)):
+        raise Problem(403, f"this token is only for the session {caller.session}, and this path belongs to no session")
+
+
+async def _own_session(caller: CallerDep, session: SessionName) -> str:
+    caller.check_session(session)
+    return session
+
+
+async def _own_call(api: ApiDep, caller: CallerDep, call_id: str) -> str:
+    if caller.session is not None and (await api.store.find_call(call_id)).session != caller.session:
+        raise UnknownCall
+    return call_id
+
+
+_OF_A_SESSION: set[Callable[..., Any] | None] = {_own_session, _own_call}
+"""The dependencies that keep a caller to its token's session."""
+
+OwnSession = Annotated[str, Depends(_own_session)]
+"""The session in the path."""
+OwnCall = Annotated[str, Depends(_own_call)]
+"""The id in the path of a call in the caller's session."""
+
+
+def own_query(model: type[BaseModel]) -> Any:
+    """Marks a query with a `session`. A token for one session means that one."""
+    return _own(model, Query())
+
+
+def own_body(model: type[BaseModel]) -> Any:
+    """The same of a body."""
+    return _own(model, Body())
+
+
+def _own(model: type[BaseModel], place: Any) -> Any:
+    async def own(caller: CallerDep, given: Annotated[model, place]) -> BaseModel:  # type: ignore[valid-type]
+        return caller.in_session(given)
+
+    _OF_A_SESSION.add(own)
+    return Depends(own)
+
+
+def _all(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for one in dependant.dependencies:
+        yield from _all(one)
+
+
+# --- routes ---------------------------------------------------------------------------------------------------------
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        return parse(await self.body())
+
+
+class _Route(APIRoute):
+    """Refuses in the caller's dialect, whatever a handler raises."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handle(_StrictRequest(request.scope, request.receive))
+            except RequestValidationError as error:
+                part = error.errors()[0]["loc"][0]
+                return refused(invalid(error.errors(), part=part, known=self._known(part)), request.scope)
+            except Exception as error:
+                return refused(error, request.scope)
+
+        return answer
+
+    def _known(self, part: str) -> list[str]:
+        """The names that a query or a body may have."""
+        fields = [self.body_field] if part == "body" else [f for one in _all(self.dependant) for f in one.query_params]
+        models = (field.field_info.annotation for field in fields if field is not None)
+        return [name for model in models for name in getattr(model, "model_fields", ())]
+
+
+def routes_of(tag: str, *, is_public: bool = False) -> APIRouter:
+    """A router for a group of routes. `is_public`: they need no token."""
+    dependencies = [] if is_public else [Depends(_authorized)]
+    return APIRouter(tags=[tag], route_class=_Route, dependencies=dependencies, responses={"default": PROBLEM})
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    """A JSON answer from a pydantic model or plain data."""
+    return Response(pydantic_core.to_json(value), status, media_type="application/json")
+
+
+# --- the OpenAPI document -------------------------------------------------------------------------------------------
+
+
+def answers(
+    example: Any, model: Any = None, *, media_type: str = "application/json", **problems: str
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of an operation: an example of success, and its own refusals, as `p404="why"`."""
+    success = {"description": "Success", "content": {media_type: {"example": example}}}
+    return {200: success if model is None else {**success, "model": model}, **_refusals(problems)}
+
+
+def nothing(description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of an operation that answers 204."""
+    return {204: {"description": description}, **_refusals(problems)}
+
+
+def _refusals(problems: dict[str, str]) -> dict[int | str, dict[str, Any]]:
+    return {int(name[1:]): {**PROBLEM, "description": why} for name, why in problems.items()}
+
+
+def body_example(example: Any, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """For `openapi_extra`: an example of the body, and its schema if the handler's signature has none."""
+    content = {"example": example} if schema is None else {"example": example, "schema": schema}
+    return {"requestBody": {"content": {"application/json": content}}}

@@ -1,0 +1,69 @@
+"""What all handlers of the control API and of the front doors share."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from addon.core.framing.documents import Document
+from addon.metrics import Metrics
+from addon.recent_requests import RecentRequests
+from addon.settings import Settings
+from addon.tools.mcp_pins import Pins
+from addon.web.access import ANYONE, OWNER, Access
+from addon.web.audit import Audit
+from addon.web.disconnect import EndEvent
+from addon.web.page_sessions import PageSessions
+from addon.web.tokens import Tokens
+from store.base import Store
+from store.models import Call, Owner
+
+type TryTool = Callable[[str, str, Document, Callable[[Owner], None]], Awaitable[Call]]
+"""With the session, the tool's name and the arguments. The function raises if the caller may not try what this owner
+runs. Raises Problem, StoreError."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiContext:
+    """The state that all handlers share. `settings` is replaced when options change. `draining`: the proxy is about to
+    end and starts no new turns. `active_requests`: the front doors' requests in progress. `ending`: set when the
+    server stops, which ends long answers."""
+
+    store: Store
+    settings: Settings
+    metrics: Metrics
+    version: str
+    tokens: Tokens
+    audit: Audit
+    page_sessions: PageSessions | None = None
+    """None: no token is required, so pages need none either."""
+    pins: Pins | None = None
+    shared: Callable[[], Sequence[Document]] = tuple
+    """The declarations of the proxy's own tools."""
+    origin: Callable[[str], Document | None] = lambda name: None
+    """Where one of them comes from, and its rules (`addon.control.views.Origin`)."""
+    setting_rows: Callable[[], Sequence[Document]] = tuple
+    """The proxy's options, each with its value and where it is set, without secrets."""
+    processes: Callable[[str], Awaitable[Sequence[Document]]] | None = None
+    """What each of the proxy's processes says of itself, or of the request with this id. Raises OSError."""
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    """The last requests to models of this process."""
+    problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
+    """What does not fit the schema of a session's tool in these arguments of it."""
+    tool_version: Callable[[str, str], Awaitable[str]] | None = None
+    """The digest of a session's tool."""
+    try_tool: TryTool | None = None
+    """Begins a call of a session's tool for somebody who tries it."""
+    restart_server: Callable[[str], Awaitable[bool]] | None = None
+    """Restarts an MCP server in all processes of the proxy. Returns whether there is such a server. Raises OSError."""
+    ending: EndEvent = field(default_factory=EndEvent)
+    draining: bool = False
+    active_requests: int = 0
+
+    def has_ended(self, scope: Scope) -> bool:
+        """Whether this request was a page's, and the page's session has ended since. Raises OSError."""
+        return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope.get("headers", ())))
+
+    def ends(self, caller: Access) -> Sequence[EndEvent]:
+        """The events that end a long answer to this caller."""
+        return [self.ending] if caller in (OWNER, ANYONE) else [self.ending, self.tokens.end(caller)]
