@@ -13,13 +13,13 @@ import pytest
 
 from addon.core.tools.tool_forms import normalise
 from addon.tools import ToolError
-from addon.tools.arguments import check
 from addon.tools.base import ToolSource
 from addon.tools.combined import Combined
 from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.mcp_config import read_servers
 from addon.tools.mcp_servers import load
 from addon.tools.python import PythonSource
+from addon.tools.schema_checks import problems
 from tests.plain_http import NO_TLS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -28,7 +28,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 async def run(source: ToolSource, name: str, **args: Any) -> Any:
     """A call, its arguments checked as the proxy checks them."""
     (tool,) = [tool for tool in await source.list_tools() if tool.name == name]
-    assert check(tool.schema, args) == []
+    assert problems(tool.schema, args, tool.name) == []
     return await source.call(name, args, call_id="call_1")
 
 

@@ -19,9 +19,9 @@ class InitialState(NamedTuple):
     `error`: why the call fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins the
     call as soon as it is stored. `detached`: no request and no connection waits for the call; once workers may take it,
     it belongs to them alone, and outlives the proxy. `repeats`: the call whose answer this call shares instead of
-    running: an identical call of a broken-off answer, or the call itself, begun by that answer's loop. `unchecked`: the
-    arguments may not fit, because checking them takes too long here. `at_once`: the proxy runs the call as soon as
-    there is a place for it. `loop_id`: there is one, and this loop begins the call with its record.
+    running: an identical call of a broken-off answer, or the call itself, begun by that answer's loop. `at_once`: the
+    proxy runs the call as soon as there is a place for it. `loop_id`: there is one, and this loop begins the call with
+    its record.
     """
 
     owner: Owner = "hand"
@@ -32,7 +32,6 @@ class InitialState(NamedTuple):
     begins: bool = False
     detached: bool = False
     repeats: str | None = None
-    unchecked: bool = False
     at_once: bool = False
     loop_id: str | None = None
 

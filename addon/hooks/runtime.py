@@ -40,7 +40,6 @@ from addon.supervisor.membership import Membership, membership
 from addon.tools.base import SourceError
 from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
-from addon.tools.schema_checks import SchemaChecks
 from addon.urls import redacted
 from addon.version import package_version
 from addon.web import tasks
@@ -100,7 +99,6 @@ class Runtime:
         token: str | None,
         listener: socket.socket | None,
         sources: ProxySources | None,
-        checks: SchemaChecks,
         pins: Pins | None,
         upstreams: UpstreamFactory,
         environ: Mapping[str, str],
@@ -125,7 +123,6 @@ class Runtime:
             proxy_id=self.proxy_id,
             egress=egress,
             count=self.metrics.count_ended,
-            checks=checks,
             siblings=self._siblings,
             max_media=settings.max_media,
         )
@@ -233,19 +230,16 @@ class Runtime:
             holds_folder = bool(settings.control or not settings.store)
             if holds_folder:  # otherwise the folder may not exist before `serve`
                 undo.callback(_lock(settings.state, member))
-            checks = SchemaChecks()
             has_mcp = settings.mcp or settings.config  # which may name servers later
             pins = Pins(settings.state / "mcp_pins.json", _write) if has_mcp and settings.mcp_pin == "on" else None
-            sources = sources_of(settings, checks, pins)
+            sources = sources_of(settings, pins)
             token = own_token(settings, environ) if settings.control else None
             listener = bind(*settings.control, member) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)
             if not store.suspends:
                 run_now(store.open())
-            runtime = cls(
-                settings, store, token, listener, sources, checks, pins, upstreams, environ, listening, in_flight
-            )
+            runtime = cls(settings, store, token, listener, sources, pins, upstreams, environ, listening, in_flight)
             if not store.suspends:
                 run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
@@ -385,7 +379,7 @@ class Runtime:
 
     async def _problems(self, session: str, name: str, args: Document) -> list[str]:
         config = await self.grafter.session_config(session)
-        return [] if config is None else await self.executors.problems(config, name, args)
+        return [] if config is None else self.executors.problems(config, name, args)
 
     async def _tool_version(self, session: str, name: str) -> str:
         config = await self.grafter.session_config(session)

@@ -29,7 +29,7 @@ from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler
 from addon.tools.base import ToolError, error_text
 from addon.tools.outputs import MAX_MEDIA, ToolOutput
-from addon.tools.schema_checks import SchemaChecks
+from addon.tools.schema_checks import problems
 from store.base import NotPending, Store, StoreError, StoreUnavailable
 from store.models import Call, Status
 
@@ -52,7 +52,6 @@ class RunContext:
     keeper: ResultKeeper
     waits: CallWaits
     shared: SharedRuns
-    checks: SchemaChecks
     invoke: Callable[[Binding, CapturedCall], Awaitable[Any]]
     abandon: Callable[[asyncio.Task[ToolOutput]], None]
     max_media: int = MAX_MEDIA
@@ -103,9 +102,6 @@ class CallRun:
                 return outcome_of(None, self.initial.error)
             if self.initial.repeats is not None:
                 return await self._response_of(self.initial.repeats)
-            if self.initial.unchecked and self.binding.schema is not None:
-                if problems := await self.context.checks.problems(self.binding.schema, call.args, self.timeout):
-                    return await self._store_result(error=misfit(problems))
             await step.wait_turn(call.call_id)
             if self.initial.approval and (denial := await self._denial()) is not None:
                 return denial
@@ -319,10 +315,8 @@ class CallRun:
         if decided.asked_args is not None:
             self.call = self.call._replace(args=copy.deepcopy(decided.args))  # the tool may change them
             schema = self.binding.schema
-            if schema is not None and (
-                problems := await self.context.checks.problems(schema, decided.args, self.timeout)
-            ):
-                return await self._store_result(error=misfit(problems))
+            if schema is not None and (found := problems(schema, decided.args, self.call.name)):
+                return await self._store_result(error=misfit(found))
         return None
 
     async def _give_up(self, error: str) -> Document:
@@ -342,9 +336,9 @@ class CallRun:
         )
 
 
-def misfit(problems: Sequence[str]) -> str:
+def misfit(found: Sequence[str]) -> str:
     """The error message for the model about arguments that do not fit the schema."""
-    return f"the arguments do not fit: {'; '.join(problems)}"
+    return f"the arguments do not fit: {'; '.join(found)}"
 
 
 async def _cancel_and_wait(run: asyncio.Task[ToolOutput]) -> None:

@@ -33,7 +33,7 @@ from addon.tools.egress import Egress, EgressTransport
 from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.outputs import MAX_MEDIA
 from addon.tools.refresher import Refresher
-from addon.tools.schema_checks import SchemaChecks
+from addon.tools.schema_checks import problems
 from store.base import Store, StoreError
 from store.models import Owner, Status
 
@@ -71,7 +71,6 @@ class Executors:
         proxy_id: str | None = None,
         egress: Egress | None = None,
         count: Callable[[str], None] = lambda status: None,
-        checks: SchemaChecks | None = None,
         siblings: Siblings | None = None,
         max_media: int = MAX_MEDIA,
     ) -> None:
@@ -94,9 +93,8 @@ class Executors:
         self.late_writes = LateWrites(store)
         store.on_reconnected = self.late_writes.repeat
         self._keeper = ResultKeeper(store, count, self.late_writes)
-        self._checks = checks or SchemaChecks()
         self._context = RunContext(
-            store, self._keeper, CallWaits(store), self._shared, self._checks, self._invoke, self._abandon, max_media
+            store, self._keeper, CallWaits(store), self._shared, self._invoke, self._abandon, max_media
         )
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
@@ -132,7 +130,6 @@ class Executors:
             await self._refresher.close()
         if self.source is not None:
             await self.source.__aexit__(None, None, None)
-        await self._checks.close()  # last: an MCP server's tools are checked when they are listed
 
     async def catch_up(self) -> None:
         await self.late_writes.flush()
@@ -166,13 +163,12 @@ class Executors:
         if config.delivery == "passthrough" and not runs:
             return InitialState()  # the client runs it
         binding = self.binding(config, call.name)
-        problems = [] if binding.schema is None else self._checks.quick_problems(binding.schema, call.args)
-        if problems:
-            return InitialState(error=misfit(problems), begins=runs)
+        if binding.schema is not None and (found := problems(binding.schema, call.args, call.name)):
+            return InitialState(error=misfit(found), begins=runs)
         rules = binding.rules
         approval = rules.approval and config.always_approved.get(call.name) != binding.version.hex()
         if not runs and binding.handler is not Handler.WORKERS:
-            return InitialState(approval=approval, unchecked=problems is None)
+            return InitialState(approval=approval)
         return InitialState(
             OWNERS[binding.handler],
             approval=approval,
@@ -180,14 +176,13 @@ class Executors:
             proxy_id=self.proxy_id,
             begins=True,
             detached=not runs,
-            unchecked=problems is None,
-            at_once=binding.handler in _RUN_HERE and problems is not None and not (approval or rules.after),
+            at_once=binding.handler in _RUN_HERE and not (approval or rules.after),
         )
 
-    async def problems(self, config: SessionConfig, name: str, args: Document) -> list[str]:
+    def problems(self, config: SessionConfig, name: str, args: Document) -> list[str]:
         """What does not fit the schema of a tool in these arguments of it."""
         schema = self.binding(config, name).schema
-        return [] if schema is None else list(await self._checks.problems(schema, args))
+        return [] if schema is None else problems(schema, args, name)
 
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:
         """Whether a call of this name may be run again although it may have run."""
@@ -218,8 +213,6 @@ class Executors:
             step.add_external(
                 call.call_id, call.name, partial(self._context.waits.final_call, config.session, call.call_id)
             )
-            if initial_state.unchecked:
-                self._track(asyncio.ensure_future(self._check(config, call, binding)))
             return
         run = CallRun(self._context, config, call, initial_state, binding, limit, loop_id)
         self._track(step.add(call.call_id, call.name, binding.rules.after, run))
@@ -272,12 +265,6 @@ class Executors:
         assert binding.executor is not None
         endpoint = HttpExecutor(binding.executor.model_dump(exclude_none=True), self._http)
         return await endpoint.call(call.name, call.args, call_id=call.call_id)
-
-    async def _check(self, config: SessionConfig, call: CapturedCall, binding: Binding) -> None:
-        """Check the arguments of a call that is not begun here, if the check takes long."""
-        assert binding.schema is not None
-        if problems := await self._checks.problems(binding.schema, call.args):
-            await self._keeper.store_result(config.session, call.call_id, error=misfit(problems))
 
     def _abandon(self, task: asyncio.Task[Any]) -> None:
         task.cancel()

@@ -13,7 +13,6 @@ from addon.tools.base import SourceError, ToolSource
 from addon.tools.combined import Combined, ToolTable
 from addon.tools.daemon_pool import DaemonPool
 from addon.tools.mcp_pins import PinnedSource, Pins
-from addon.tools.schema_checks import SchemaChecks
 
 _IMPORT_TIMEOUT = 60.0
 """Seconds that the import of a changed tools file may take."""
@@ -57,8 +56,7 @@ class ProxySources:
     """`combined` has the tools of all sources. The constructor imports Python files and starts nothing. Raises
     SourceError."""
 
-    def __init__(self, settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> None:
-        self._checks = checks
+    def __init__(self, settings: Settings, pins: Pins | None = None) -> None:
         self._pins = pins
         self._more: dict[str, float] = {}
         """Further arguments of `server_source`."""
@@ -133,7 +131,7 @@ class ProxySources:
             number = names[name] = names.get(name, 0) + 1
             unique = name if number == 1 else f"{name}#{number}"
             identity = ("mcp", path, unique, server.model_dump_json(), frozenset(server.approvals))
-            make = partial(server_source, name, server, self._checks, self._pins, bounds, unique, **self._more)
+            make = partial(server_source, name, server, self._pins, bounds, unique, **self._more)
             yield _Spec(identity, f"MCP server {name}", make)
 
 
@@ -151,8 +149,8 @@ def _python(path: str) -> _Spec:
     return _Spec(("python", path, digest), path, lambda: PythonSource(path), is_slow=True)
 
 
-def sources_of(settings: Settings, checks: SchemaChecks | None = None, pins: Pins | None = None) -> ProxySources | None:
+def sources_of(settings: Settings, pins: Pins | None = None) -> ProxySources | None:
     """None if there are no sources, and no configuration file that may add some. Raises SourceError."""
     if not (settings.tools or settings.mcp or settings.config):
         return None
-    return ProxySources(settings, checks, pins)
+    return ProxySources(settings, pins)

@@ -49,7 +49,7 @@ class Tries:
             words = f'{name} has no executor, so nobody runs it: give it an "executor", of the type http or worker'
             raise Problem(409, words, field="executor", tool=name)
         check(OWNERS[binding.handler])
-        if problems := await self._executors.problems(config, name, args):
+        if problems := self._executors.problems(config, name, args):
             raise Problem(422, f"args: do not fit the parameters of {name}: {'; '.join(problems)}", field="args")
         return await self._begin(config, CapturedCall(new_call_id(), name, args, None, 0))
 

@@ -29,7 +29,7 @@ from addon.tools.mcp_pins import Pins
 from addon.tools.mcp_tools import description_of, output_schema, result_of, selected, unknown_names, usable_tools
 from addon.tools.mcp_watch import quiet_sdk
 from addon.tools.outcomes import outcomes_of
-from addon.tools.schema_checks import SchemaChecks
+from addon.tools.schema_checks import problems, schema_problem
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools
 RESTART_TIMEOUT = 15.0  # seconds that a restart is waited for
@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 
 def load(
     path: str | Path,
-    checks: SchemaChecks | None = None,
     pins: Pins | None = None,
     bounds: McpBounds = _BOUNDS,
 ) -> list[ToolSource]:
@@ -50,22 +49,19 @@ def load(
 
     Raises SourceError with the file and field.
     """
-    return [server_source(name, server, checks, pins, bounds) for name, server in read_servers(path).items()]
+    return [server_source(name, server, pins, bounds) for name, server in read_servers(path).items()]
 
 
 def server_source(
     name: str,
     server: Server,
-    checks: SchemaChecks | None = None,
     pins: Pins | None = None,
     bounds: McpBounds = _BOUNDS,
     pin_name: str | None = None,
     start_timeout: float = START_TIMEOUT,
 ) -> ToolSource:
     """One server as a source, with its prefix. `pin_name`: under which its tools are pinned."""
-    source = McpSource(
-        name, server, start_timeout=start_timeout, checks=checks, pins=pins, bounds=bounds, pin_name=pin_name
-    )
+    source = McpSource(name, server, start_timeout=start_timeout, pins=pins, bounds=bounds, pin_name=pin_name)
     return prefixed(source, server.prefix)
 
 
@@ -84,7 +80,6 @@ class McpSource(ToolSource):
         server: Server,
         *,
         start_timeout: float = START_TIMEOUT,
-        checks: SchemaChecks | None = None,
         pins: Pins | None = None,
         bounds: McpBounds = _BOUNDS,
         pin_name: str | None = None,
@@ -97,8 +92,6 @@ class McpSource(ToolSource):
         self._start_timeout = start_timeout
         self._tools: dict[str, Tool] = {}
         self._output_schemas: dict[str, Any] = {}  # schemas of results, by tool name
-        self._checks = checks or SchemaChecks()
-        self._has_own_checks = checks is None
         self._pins = pins
         self._pin_name = pin_name or (pins.add(name) if pins is not None else name)
         self._descriptions: dict[str, dict[str, Any]] = {}
@@ -132,14 +125,11 @@ class McpSource(ToolSource):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        (failure,) = await outcomes_of([self._close()], uncancelled=True)  # a process whose end nobody awaits may stay
+        (failure,) = await outcomes_of(
+            [self._connection.close()], uncancelled=True
+        )  # a process whose end nobody awaits may stay
         if failure is not None:
             raise failure
-
-    async def _close(self) -> None:
-        await self._connection.close()
-        if self._has_own_checks:
-            await self._checks.close()
 
     def server_states(self) -> Sequence[ServerState]:
         connection = self._connection
@@ -186,14 +176,14 @@ class McpSource(ToolSource):
         except asyncio.CancelledError:
             connection.probe(client)
             raise
-        return await self._result(name, result)
+        return self._result(name, result)
 
-    async def _result(self, name: str, result: CallToolResult) -> Any:
+    def _result(self, name: str, result: CallToolResult) -> Any:
         value = result_of(result)
         if result.is_error:
             raise ToolError(value if isinstance(value, str) else str(value), retryable=self._is_retried(name))
         schema = self._output_schemas.get(name)
-        if schema is not None and await self._checks.problems(schema, result.structured_content):
+        if schema is not None and problems(schema, result.structured_content, name):
             why = "its result does not fit the tool's outputSchema"
             raise ToolError(f"{self.name}: {why}", retryable=self._is_retried(name))
         return value
@@ -217,8 +207,8 @@ class McpSource(ToolSource):
             if not self._opened:
                 raise SourceError(f"{self.name}: {unknown}")
             self._warn_once(unknown)
-        problems = {tool.name: await self._checks.schema_problem(tool.input_schema) for tool in found}
-        self._usable = usable_tools(self._server, found, self._warn_left_out, problems)
+        unusable = {tool.name: schema_problem(tool.input_schema, tool.name) for tool in found}
+        self._usable = usable_tools(self._server, found, self._warn_left_out, unusable)
         self._descriptions = {tool.name: description_of(tool) for tool in found if tool.name in self._usable}
         self._output_schemas = {tool.name: schema for tool in found if (schema := output_schema(tool)) is not None}
         self._apply_pins()

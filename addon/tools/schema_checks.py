@@ -1,166 +1,151 @@
-"""Checks values against JSON Schemas without blocking the event loop.
+"""Checks values against JSON Schemas, with messages for the model. References are never fetched.
 
-A pattern or a few nested choices can make a check take forever. A check that is certainly quick runs at once; any other
-runs in a separate process, which is killed after a time limit.
+A check may run in the event loop: patterns are matched in linear time, nothing is checked against a schema that could
+take long, and a value that could is refused. Both functions read a schema once, and then warn about what they leave
+out of it. `name` is the tool's.
 """
 
-import asyncio
-import contextlib
+import functools
 import json
+import logging
 import sys
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
 
-from addon.tools.arguments import check_text, schema_problem
+from jsonschema_rs import RegexOptions, ValidationError, Validator, validator_cls_for
+
+from addon.core.answers.arguments import MAX_DEPTH
+from addon.core.problems import problem
 from addon.tools.schema_weight import weight
 
-MAX_SECONDS = 5.0
-"""Time limit of one check, unless the tool's own timeout is shorter."""
+MAX_PROBLEMS = 10
+_MAX_WORK = 2**22  # visits of places in a value: some 100 ms
+_MAX_EXPLAINED = 2**12  # the same, if each of them may be an error
+_CHARACTERS = 64  # of a string that count as one place
+_MAX_CHARACTERS = 300  # of a problem
+_MAX_GIVEN = 100  # of the value in it
+_PATTERNS = RegexOptions(size_limit=1024 * 1024)
+_MASK = "\ufffc"  # where the library's message names the value
+_DRAFTS = tuple(f"http://json-schema.org/draft-0{number}/schema" for number in (4, 6, 7)) + tuple(
+    f"https://json-schema.org/draft/{version}/schema" for version in ("2019-09", "2020-12")
+)
 
-_QUICK = 16_384  # characters of a value, times visits of each: a few milliseconds
-_PROCESSES = 2  # concurrent checks
-_MAX_LINE = 1024 * 1024
-_MAIN = "import sys; sys.path[:] = sys.argv[1:]; from addon.tools.schema_process import main; main()"
-
-
-class SchemaChecks:
-    """Shared by everything that runs tools in one event loop. Who made it closes it, after all that use it."""
-
-    def __init__(self) -> None:
-        self._slots = asyncio.Semaphore(_PROCESSES)
-        self._processes: set[asyncio.subprocess.Process] = set()
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._is_closed = False
-        self._changing: set[asyncio.Task[Any]] = set()  # starts and ends of processes, which nobody cancels
-
-    def quick_problems(self, schema: Mapping[str, Any], value: Any) -> list[str] | None:
-        """The result of `problems` if the check is certainly quick, else None. Never raises."""
-        texts = _as_json(schema, value)
-        return texts if isinstance(texts, list) else _quick(*texts, value)
-
-    async def problems(self, schema: Mapping[str, Any], value: Any, seconds: float = MAX_SECONDS) -> list[str]:
-        """The problems of the value, as `addon.tools.arguments.check` words them. Never raises."""
-        texts = _as_json(schema, value)
-        if isinstance(texts, list):
-            return texts
-        if (found := _quick(*texts, value)) is not None:
-            return found
-        try:
-            problems: list[str] = await self._ask_process(*texts, min(seconds, MAX_SECONDS))
-            return problems
-        except _NoAnswer as e:
-            return [f"the arguments could not be checked against the tool's schema{e}"]
-
-    async def schema_problem(self, schema: Mapping[str, Any]) -> str | None:
-        """Why the schema cannot be used; None if it is a JSON Schema. Never raises."""
-        try:
-            text = json.dumps(schema)
-        except (RecursionError, ValueError, TypeError):
-            return "it is nested too deeply"
-        if weight(text) is not None:
-            return schema_problem(text)
-        try:
-            problem: str | None = await self._ask_process(text, None, MAX_SECONDS)
-            return problem
-        except _NoAnswer as e:
-            return f"it could not be read{e}"
-
-    async def close(self) -> None:
-        """End the processes, and with them the checks in progress. From now on only quick checks have a result."""
-        self._is_closed = True
-        while self._processes or self._changing:
-            for process in self._processes:
-                self._change(_end(process))
-            self._processes.clear()
-            self._idle.clear()
-            await asyncio.wait(self._changing)
-
-    async def _ask_process(self, schema: str, value: str | None, seconds: float) -> Any:
-        """Ask a process. Raises _NoAnswer."""
-        line = json.dumps((seconds, schema, value)).encode() + b"\n"
-        try:
-            async with asyncio.timeout(seconds), self._slots:
-                process = self._idle.pop() if self._idle else await self._start()
-                try:
-                    answer = await _exchange(process, line)
-                except BaseException:
-                    self._processes.discard(process)
-                    await asyncio.shield(self._change(_end(process)))
-                    raise
-                self._idle.append(process)
-                return answer
-        except TimeoutError:
-            raise _NoAnswer(f" within {seconds:g} s") from None
-        except (OSError, ValueError):  # it did not start, or ended, for example at its memory limit
-            raise _NoAnswer("") from None
-
-    async def _start(self) -> asyncio.subprocess.Process:
-        if self._is_closed:
-            raise _NoAnswer(": the proxy is ending")
-        starting = self._change(_start_process())
-        starting.add_done_callback(self._add)
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            starting.add_done_callback(self._keep)
-            raise
-
-    def _add(self, started: "asyncio.Task[asyncio.subprocess.Process]") -> None:
-        if not started.cancelled() and started.exception() is None:
-            self._processes.add(started.result())
-
-    def _keep(self, started: "asyncio.Task[asyncio.subprocess.Process]") -> None:
-        """For the next check: who started it has gone."""
-        if not started.cancelled() and started.exception() is None and not self._is_closed:
-            self._idle.append(started.result())
-
-    def _change[T](self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task = asyncio.ensure_future(work)
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
-        return task
+_log = logging.getLogger(__name__)
 
 
-class _NoAnswer(Exception):
-    """The check has no result. The message is the reason, if known."""
+class _Schema(NamedTuple):
+    """`validator`: None if nothing is checked. `problem`: why the schema cannot be used."""
+
+    validator: Validator | None = None
+    weight: int = 0
+    problem: str | None = None
 
 
-def _as_json(schema: Mapping[str, Any], value: Any) -> tuple[str, str] | list[str]:
-    """Both as JSON text, or the problem that prevents it."""
+def problems(schema: Mapping[str, Any], value: Any, name: str) -> list[str]:
+    """The first MAX_PROBLEMS problems of the value; empty if it fits the schema, or the schema is not checked.
+
+    Each names its place, as in "`days[0]`: "x" is not of type "integer"". An unusable schema is a problem too.
+    """
+    found = _read(json.dumps(schema), name)
+    if found.problem is not None:
+        return [f"the tool's schema cannot be used: {found.problem}"]
+    if found.validator is None:
+        return []
     try:
-        return json.dumps(schema), json.dumps(value)
+        if found.weight * _size(value, _CHARACTERS) > _MAX_WORK:
+            return ["the arguments are too large to be checked against the tool's schema"]
+        if found.validator.is_valid(value):
+            return []
+        if found.weight * _size(value) > _MAX_EXPLAINED:
+            return ["they are not what the tool's schema says"]
+        return [_words(error) for error in islice(found.validator.iter_errors(value), MAX_PROBLEMS)]
     except RecursionError:
         return ["the arguments are nested too deeply"]
+    except UnicodeEncodeError:  # lone surrogates
+        return problems(schema, json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")), name)
     except (ValueError, TypeError) as e:
         return [f"the arguments cannot be checked against the tool's schema: {type(e).__name__}"]
 
 
-def _quick(schema: str, text: str, value: Any) -> list[str] | None:
-    visits = weight(schema)
-    return check_text(schema, value) if visits is not None and visits * len(text) <= _QUICK else None
+def schema_problem(schema: Mapping[str, Any], name: str) -> str | None:
+    """Why the schema cannot be used; None if it can."""
+    try:
+        return _read(json.dumps(schema), name).problem
+    except (RecursionError, ValueError, TypeError):
+        return "it is nested too deeply"
 
 
-async def _start_process() -> asyncio.subprocess.Process:
-    """In its own session, so that it does not receive the terminal's signals to the proxy."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _MAIN, *sys.path),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-        limit=_MAX_LINE,
+@functools.lru_cache(maxsize=1024)
+def _read(text: str, name: str) -> _Schema:
+    """Cached: reading a schema costs far more than checking a value."""
+    visits = weight(text)
+    if visits is None:
+        _warn(name, "its schema is too complex or refers to other documents, so nothing is checked against it")
+        return _Schema()
+    schema = json.loads(text)
+    if isinstance(draft := schema.get("$schema"), str) and draft.rstrip("#") not in _DRAFTS:
+        del schema["$schema"]
+    while True:
+        try:
+            make = validator_cls_for(schema)
+            validator = make(schema, pattern_options=_PATTERNS, validate_formats=False, offline=True, mask=_MASK)
+            return _Schema(validator, visits)
+        except ValidationError as e:
+            if getattr(e.kind, "format", None) != "regex":
+                return _Schema(problem=_words(e))
+            _leave_out(schema, e)
+            _warn(name, f"the pattern {_json(e.instance)} in its schema is not supported, so it is not checked")
+        except ValueError as e:
+            return _Schema(problem=_bounded(str(e)))
+
+
+def _leave_out(schema: Any, error: ValidationError) -> None:
+    """Remove the pattern that an error is about. A pattern for names takes with it what is said about other names."""
+    *parents, name = error.instance_path
+    if name == "patternProperties":  # as older drafts report it
+        parents, name = error.instance_path, str(error.instance)
+    for step in parents:
+        if step == "patternProperties":
+            schema.pop("additionalProperties", None)
+        schema = schema[step]
+    del schema[name]
+
+
+def _warn(name: str, words: str) -> None:
+    _log.warning("the tool %s: %s", name, words, extra=problem("unchecked_schema", tool=name))
+
+
+def _size(value: Any, characters: int = sys.maxsize) -> int:
+    """The number of places in a value. `characters`: how many of a string are one more. Raises RecursionError."""
+    size, level = 0, [value]
+    for _ in range(MAX_DEPTH + 1):
+        size += len(level) + sum([len(one) // characters for one in level if one.__class__ is str])
+        inner = [one for one in level if one.__class__ is dict or one.__class__ is list]
+        if not inner:
+            return size
+        level = [each for one in inner for each in ((*one, *one.values()) if one.__class__ is dict else one)]
+    raise RecursionError
+
+
+def _words(error: ValidationError) -> str:
+    """The place of an error, what is there, and what would fit: for choices, those that come closest."""
+    choices = [errors[0] for errors in getattr(error.kind, "context", ()) if errors]
+    if choices:
+        depth = max(len(choice.instance_path) for choice in choices)
+        closest = (_words(choice) for choice in choices if len(choice.instance_path) == depth)
+        return _bounded(", or ".join(dict.fromkeys(closest)))
+    message = error.message.replace(_MASK, _json(error.instance), 1)
+    place = "".join(
+        f"[{step!r}]" if isinstance(step, int) or not step.isidentifier() else f".{step}"
+        for step in error.instance_path
     )
+    return _bounded(f"`{place.removeprefix('.')}`: {message}" if place else message)
 
 
-async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> Any:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line)
-    await process.stdin.drain()
-    return json.loads(await process.stdout.readline())
+def _json(value: Any) -> str:
+    return _bounded(json.dumps(value, ensure_ascii=False), _MAX_GIVEN)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
+def _bounded(text: str, most: int = _MAX_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

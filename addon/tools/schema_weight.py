@@ -1,94 +1,111 @@
 """An upper bound of the work of checking a value against a JSON Schema, computed from the schema alone. Pure.
 
-Patterns, circular references, and keywords whose work grows faster than the value have no bound.
+References that lead out of the schema, and keywords whose work grows faster than the value, have no bound.
 """
 
 import functools
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-_ANNOTATIONS = frozenset(
-    "title description default example examples format deprecated readOnly writeOnly nullable propertyOrdering "
-    "$schema $comment $defs definitions".split()
-)
-_CHEAP_ASSERTIONS = frozenset(
-    "type enum const required minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength "
-    "minItems maxItems minProperties maxProperties".split()
-)
-_CHOICES = ("anyOf", "oneOf", "allOf")
+MAX_WEIGHT = 1024
 _REF_COST = 4  # following a reference
-_MAX_TEXT = 8192
-_MAX_NODES = 128
+_MAX_TEXT = 64 * 1024
+_MAX_PATTERNS = 64  # compiling one takes some milliseconds
+_SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref")
+_SEPARATE = ("properties", "prefixItems", "items", "additionalItems", "additionalProperties")  # one for each place
+_TOGETHER = ("patternProperties", "contains", "propertyNames", "uniqueItems")  # all for the same places
+_MAPS = ("properties", "patternProperties")
+_COMPARED = ("enum", "const", "required", "dependentRequired")
+_UNBOUNDED = frozenset(
+    "unevaluatedProperties unevaluatedItems dependentSchemas dependencies $dynamicRef $recursiveRef".split()
+)
+_NAMES = ("$id", "id")  # of a subschema: they change what its references mean
 
 
 class _Unbounded(Exception):
     pass
 
 
+class _Work(NamedTuple):
+    """How often, at most, the value itself is visited, and any place inside it. `recursions`: how many of the visits
+    of one place inside begin at a schema again that contains this one."""
+
+    own: int
+    below: int = 0
+    recursions: int = 0
+
+
 @functools.lru_cache(maxsize=1024)
 def weight(text: str) -> int | None:
     """How often each place in a value is visited, at most, when it is checked against this schema (JSON text).
 
-    None: there is no bound, or the schema is too large to be read in the event loop.
+    None: there is no bound, or it is more than MAX_WEIGHT, or the schema itself takes long to read.
     """
-    if len(text) > _MAX_TEXT or text.count("{") > _MAX_NODES:
+    if len(text) > _MAX_TEXT or text.lower().count('"pattern') > _MAX_PATTERNS:
         return None
     try:
         schema = json.loads(text)
-        return max(_Weigher(schema).weigh(schema))
+        work = _Weigher(schema).weigh(schema, 0)
     except (_Unbounded, RecursionError):
         return None
+    most = max(work.own, work.below)
+    return most if most <= MAX_WEIGHT else None
 
 
 class _Weigher:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._known: dict[int, tuple[int, int]] = {}
-        self._open: set[int] = set()
+        self._known: dict[int, _Work] = {}
+        self._open: dict[int, int] = {}  # the depth in the value at which a schema is being weighed
 
-    def weigh(self, schema: Any) -> tuple[int, int]:
-        """How often, at most, the value itself is visited, and any place inside it."""
-        if isinstance(schema, bool):
-            return 1, 0
-        if not isinstance(schema, dict) or id(schema) in self._open:
-            raise _Unbounded
+    def weigh(self, schema: Any, depth: int) -> _Work:
+        if not isinstance(schema, dict):
+            return _Work(1)
         if (known := self._known.get(id(schema))) is not None:
             return known
-        self._open.add(id(schema))
-        own, nested, choices_inside = 1, 0, 0
-        for key, value in schema.items():
-            if key in _CHOICES or key == "$ref":
-                for choice in value if key in _CHOICES and isinstance(value, list) else [self._resolve(value)]:
-                    choice_own, choice_inside = self.weigh(choice)
-                    own, choices_inside = own + choice_own, choices_inside + choice_inside
-                own += _REF_COST * (key == "$ref")
-            elif key in ("properties", "prefixItems", "items", "additionalProperties"):
-                members = _members(key, value)
-                own += len(members) // 8
-                nested = max(nested, *(count for member in members for count in self.weigh(member)), 0)
-            elif key in _CHEAP_ASSERTIONS:
-                own += len(value) // 4 if isinstance(value, list) else 0
-            elif key not in _ANNOTATIONS and not key.startswith("x-"):
+        if (since := self._open.get(id(schema))) is not None:
+            if since == depth:
                 raise _Unbounded
-        self._open.discard(id(schema))
-        self._known[id(schema)] = found = own, nested + choices_inside
+            return _Work(1, recursions=1)
+        if any(key in _UNBOUNDED or (key in _NAMES and schema is not self._root) for key in schema):
+            raise _Unbounded
+        self._open[id(schema)] = depth
+        same = self._weigh_all(schema, _SAME_VALUE, depth)
+        together = self._weigh_all(schema, _TOGETHER, depth + 1)
+        separate = self._weigh_all(schema, _SEPARATE, depth + 1)
+        recursions = sum(work.recursions for work in [*same, *together])
+        recursions += max((work.recursions for work in separate), default=0)
+        if recursions > 1:
+            raise _Unbounded
+        own = 1 + sum(work.own for work in same) + len(separate) // 8 + _REF_COST * ("$ref" in schema)
+        own += sum(len(value) // 4 for key in _COMPARED if isinstance(value := schema.get(key), list | dict))
+        below = sum(work.below for work in same) + sum(max(work.own, work.below) for work in together)
+        below += max((max(work.own, work.below) for work in separate), default=0)
+        del self._open[id(schema)]
+        self._known[id(schema)] = found = _Work(own, below, recursions)
         return found
+
+    def _weigh_all(self, schema: dict[str, Any], keys: Iterable[str], depth: int) -> list[_Work]:
+        return [self.weigh(one, depth) for key in keys if key in schema for one in self._members(key, schema[key])]
+
+    def _members(self, key: str, value: Any) -> list[Any]:
+        if key == "$ref":
+            return [self._resolve(value)]
+        if key in _MAPS and isinstance(value, dict):
+            return list(value.values())
+        return value if isinstance(value, list) else [value]
 
     def _resolve(self, ref: Any) -> Any:
-        """The subschema that a plain JSON pointer refers to."""
-        if not isinstance(ref, str) or not ref.startswith("#/") or "~" in ref or "%" in ref:
+        """The subschema that a plain JSON pointer refers to; None if there is none, which nothing can be checked by."""
+        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")) or "~" in ref or "%" in ref:
             raise _Unbounded
         found = self._root
-        for name in ref[2:].split("/"):
-            if not isinstance(found, dict) or name not in found:
-                raise _Unbounded
-            found = found[name]
+        for name in ref.split("/")[1:]:
+            if isinstance(found, dict):
+                found = found.get(name)
+            elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                return None
         return found
-
-
-def _members(key: str, value: Any) -> list[Any]:
-    if key == "properties" and isinstance(value, dict):
-        return list(value.values())
-    if key == "prefixItems" and isinstance(value, list):
-        return value
-    return [value]

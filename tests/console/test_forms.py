@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from addon.console.forms import BadFields, Field, form_of, parameters_schema, response_schema, value_of
-from addon.tools.arguments import check
+from addon.tools.schema_checks import problems
 from store.base import Store
 from store.models import Toolset
 from tests.console.conftest import SignIn
@@ -266,7 +266,7 @@ def test_what_is_entered_in_every_field_fits_the_schema(schema: Any, data: st.Da
     assert found is not None
     fill(data, found, "value", fields)
     with contextlib.suppress(BadFields):  # what is nested too deeply is entered as JSON, which is left empty here
-        assert check(schema, value_of(found, fields)) == []
+        assert problems(schema, value_of(found, fields), "a_tool") == []
 
 
 # --- answering a call ------------------------------------------------------------------------------------------------

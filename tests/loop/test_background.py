@@ -125,7 +125,7 @@ async def test_arguments_of_a_call_that_is_answered_by_hand_are_checked(proxy: P
     assert (right.status, right.owner, right.approval) == (Status.PENDING, "hand", "waiting" if rules else None)
 
 
-async def test_arguments_whose_check_takes_long_are_checked_though_nobody_runs_the_call(proxy: Proxy) -> None:
+async def test_patterns_of_arguments_are_checked_though_nobody_runs_the_call(proxy: Proxy) -> None:
     await prepared(proxy)
     pattern = {"type": "object", "properties": {"place": {"type": "string", "pattern": "^(a|a)*$"}}}
     await proxy.declare({"name": "manual", "description": "d", "parametersJsonSchema": pattern})

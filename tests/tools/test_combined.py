@@ -11,7 +11,6 @@ import pytest
 from addon.loop.executors import Executors
 from addon.tools.base import SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import Combined, prefixed
-from addon.tools.schema_checks import SchemaChecks
 from store.backends.memory import MemoryStore
 from tests.tools.conftest import Until
 
@@ -307,20 +306,3 @@ async def test_closing_that_is_cancelled_closes_every_source_first(until: Any) -
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert source.state == "closed"
-
-
-@pytest.mark.e2e
-async def test_a_source_may_have_schemas_checked_until_it_is_closed() -> None:
-    checks, found = SchemaChecks(), list[list[str]]()
-
-    class Last(Slow):
-        async def __aexit__(self, *_: object) -> None:
-            found.append(await checks.problems({"pattern": "^b"}, "b"))
-
-    executors = Executors(MemoryStore(), checks=checks)
-    executors.source = Last()
-    await executors.open()
-    await executors.close()
-    assert found == [[]]
-    (problem,) = await checks.problems({"pattern": "^b"}, "b")
-    assert "the proxy is ending" in problem

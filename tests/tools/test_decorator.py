@@ -59,7 +59,7 @@ def test_rules_that_cannot_be_are_refused_where_they_stand(wrong: dict[str, Any]
 
 
 def test_importing_the_decorator_loads_nothing_heavy() -> None:
-    heavy = "mitmproxy", "pydantic", "mcp", "httpx2", "jsonschema", "fastapi"
+    heavy = "mitmproxy", "pydantic", "mcp", "httpx2", "jsonschema_rs", "fastapi"
     code = f"import sys, addon.tools; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
     assert done.stdout.strip() == "[]"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from addon.core.problems import FIELDS
-from addon.tools import mcp_connection, mcp_servers, schema_checks
+from addon.tools import mcp_connection, mcp_servers
 from addon.tools.base import SourceError, ToolError
 from addon.tools.bounded import bounded
 from addon.tools.combined import Combined
@@ -289,27 +289,6 @@ async def test_closing_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(source._connection, "close", fails)
     with pytest.raises(RuntimeError, match="oh"):
         await source.__aexit__(None, None, None)
-
-
-async def test_a_start_that_is_cancelled_leaves_no_process_that_checks_tools(
-    monkeypatch: pytest.MonkeyPatch, until: Any
-) -> None:
-    started = list[asyncio.subprocess.Process]()
-
-    async def endless(process: asyncio.subprocess.Process, _: bytes) -> Any:
-        started.append(process)
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(schema_checks, "_exchange", endless)
-    monkeypatch.setattr(schema_checks, "weight", lambda _: None)  # no check is quick
-    starting = asyncio.ensure_future(McpSource("s", STDIO).__aenter__())
-    await until(lambda: bool(started))
-    for _ in range(3):
-        starting.cancel()
-        await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    assert None not in [process.returncode for process in started]
 
 
 async def test_a_tool_that_cannot_be_used_is_left_out_with_a_warning_whenever_it_is_listed(

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 from pydantic import BaseModel, Field
 
-from addon.tools.arguments import check
 from addon.tools.base import RunRules, SourceError, ToolError
 from addon.tools.decorator import mark_of, tool
+from addon.tools.schema_checks import problems
 from addon.tools.signature import Function, read
 
 
@@ -191,7 +191,7 @@ def test_a_type_is_a_schema_and_what_fits_it_becomes_that_type(
     function.__annotations__["x"] = hint
     found = read_tool(function)
     assert found.tool.schema == {"type": "object", "properties": {"x": schema}, "required": ["x"]}
-    assert check(found.tool.schema, {"x": given}) == []
+    assert problems(found.tool.schema, {"x": given}, "f") == []
     assert found.arguments({"x": given}) == {"x": value}
 
 
