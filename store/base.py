@@ -43,7 +43,6 @@ from store.models import (
     Event,
     LedgerChanges,
     LedgerMatches,
-    LookAhead,
     Page,
     Policy,
     Session,
@@ -283,10 +282,6 @@ class Store(Calls, Responses):
     """Called when the backend can ask its server again after it could not: the server may have lost the latest writes,
     or be another one that never had them. Only by a store that has a server."""
 
-    async def next_trip(self) -> None:
-        """Return right before the backend asks its server for something else, or after a moment: what the caller then
-        writes costs no round trip of its own. At once if the backend has no server."""
-
     # --- sessions ---------------------------------------------------------------------------------------------
     #
     # `if_version`: write only if the session is at this version, 0 or less if it must not exist; else raises
@@ -299,10 +294,6 @@ class Store(Calls, Responses):
     @abc.abstractmethod
     async def snapshot(self, session: str) -> Snapshot:
         """The session and its versions, in one read. Cheap: called for every request."""
-
-    async def snapshot_with(self, session: str, ahead: LookAhead) -> Snapshot:
-        """As `snapshot`. A backend with a server asks for what is looked up next as well, after the snapshot."""
-        return await self.snapshot(session)
 
     @abc.abstractmethod
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:

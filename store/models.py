@@ -6,7 +6,6 @@ Times are seconds since the epoch (float). Documents (`dict`) are unchanged Gemi
 import enum
 import functools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -411,16 +410,3 @@ class LedgerChanges:
     def is_disjoint(self, other: "LedgerChanges") -> bool:
         """Whether the two have no turn and no key in common."""
         return self.turn_ids.isdisjoint(other.turn_ids) and self.keys.isdisjoint(other.keys)
-
-
-@dataclass(slots=True)
-class LookAhead:
-    """The arguments of a `look_up` that probably follows, and what it found if the backend has asked already."""
-
-    turn_ids: Sequence[str]
-    keys: Sequence[bytes]
-    known: Sequence[bytes]
-    found: LedgerMatches | None = None
-
-    def asks(self, turn_ids: Sequence[str], keys: Sequence[bytes], known: Sequence[bytes]) -> bool:
-        return (self.turn_ids, self.keys, self.known) == (turn_ids, keys, known)

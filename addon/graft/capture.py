@@ -90,10 +90,10 @@ class Capture:
         """`settle`, for a store that never suspends."""
         run_now(self.settle(whole))
 
-    async def settle(self, whole: bool, *, soon: bool = False) -> None:
-        """Note whether the client has the whole answer; if not, it never will. `soon`: as in `note_delivered`."""
+    async def settle(self, whole: bool) -> None:
+        """Note whether the client has the whole answer; if not, it never will."""
         if whole and self._ended:
-            await note_delivered(self.grafter, self.machine, soon=soon)
+            await note_delivered(self.grafter, self.machine)
         else:
             await note_broken(self.grafter, self.machine)
 

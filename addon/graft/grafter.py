@@ -22,7 +22,7 @@ from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
 from addon.graft.continuations import Continuations
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
-from addon.graft.ledger import Ahead, hits_of, look_ahead, store_client_results
+from addon.graft.ledger import hits_of, store_client_results
 from addon.graft.missed_turns import MissedTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.pending_step import Hangup, PendingStep
@@ -39,7 +39,6 @@ from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
-from store.models import LookAhead
 
 logger = logging.getLogger("toolgraft")
 
@@ -99,10 +98,10 @@ class Grafter:
         self.prefixes.clear()
         self.true_turns.clear()
 
-    async def session_config(self, session: str, ahead: LookAhead | None = None) -> SessionConfig | None:
-        """The session's configuration; None if its traffic is not to be touched. `ahead`: what is looked up next.
-        Raises EXCHANGE_FAILED."""
-        return await self._config(self.session_configs.of(session, ahead))
+    async def session_config(self, session: str) -> SessionConfig | None:
+        """The session's configuration; None if its traffic is not to be touched. Raises
+        EXCHANGE_FAILED."""
+        return await self._config(self.session_configs.of(session))
 
     async def door_config(self, session: str) -> SessionConfig:
         """The configuration for requests at a front door. Raises EXCHANGE_FAILED."""
@@ -133,7 +132,7 @@ class Grafter:
         the store or the graft fails, the settings say what happens. `asker`: who asks, as in `history.asker`, or a
         digest of that; only the digest is kept. `url`: the client's URL. `takes_ids`: whether this version of the API
         knows ids of calls. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places.
-        `is_expected`: the configuration is the session's last known one, and is read together with the ledger."""
+        `is_expected`: the configuration is the session's last known one, and is read again."""
         self.metrics.count_request(target.surface, target.operation)
         try:
             try:
@@ -195,7 +194,7 @@ class Grafter:
         request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
         keys = self._keys(wire, request, asker)
         known = request.history.by_turn(turn_ids)
-        fresh, ahead = await self._fresh(config, keys, request, known) if is_expected else (config, None)
+        fresh = await self.session_config(config.session) if is_expected else config
         if fresh is None:
             return Forward(body)
         config = fresh
@@ -220,7 +219,7 @@ class Grafter:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
             on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
             waits_for = on_pending if waits else None
-            outcome = await self._hits(wire, config, keys, request, known, model, waits_for, hangup, ahead)
+            outcome = await self._hits(wire, config, keys, request, known, model, waits_for, hangup)
         if isinstance(outcome, (Reply, Abandoned)):
             self._remember(wire, config, path, request)
             return outcome
@@ -290,11 +289,10 @@ class Grafter:
         model: str,
         on_pending: OnPending | None,
         hangup: Hangup,
-        ahead: Ahead | None,
     ) -> Hits | Reply | Abandoned:
         """The true turns of the history. `on_pending`: what to do if the last turn has calls without results; None: do
         not wait, not even for running calls."""
-        hits = await self._look_up(config, keys, request, turn_ids, config.revision, ahead)
+        hits = await self._look_up(config, keys, request, turn_ids, config.revision)
 
         async def look_up() -> Hits:
             return await self._look_up(config, keys, request, turn_ids, self.store.revision(config.session))
@@ -331,7 +329,6 @@ class Grafter:
         request: Request,
         turn_ids: Mapping[int, str],
         revision: int | None,
-        ahead: Ahead | None = None,
     ) -> Hits:
         """`revision`: the oldest revision of the ledger that will do."""
         return await hits_of(
@@ -345,26 +342,7 @@ class Grafter:
             functools.partial(self._missed_turns.report, config.session, keys),
             turn_ids,
             self.true_turns,
-            ahead,
         )
-
-    async def _fresh(
-        self, config: SessionConfig, keys: Keys, request: Request, turn_ids: Mapping[int, str]
-    ) -> tuple[SessionConfig | None, Ahead | None]:
-        """The session's configuration as it is now, read together with what the ledger will be asked."""
-        body, history, placeholder = request.body, request.history, config.placeholder
-        ahead = look_ahead(
-            self.store,
-            config.session,
-            config.revision,
-            keys,
-            body,
-            history,
-            placeholder,
-            turn_ids,
-            self.true_turns,
-        )
-        return await self.session_config(config.session, ahead.question if ahead else None), ahead
 
     def _blocked(self, wire: Wire, config: SessionConfig, request: Request, hits: Hits, model: str) -> Hits | Reply:
         true = last_step(request.history, hits, config.placeholder)

@@ -14,14 +14,7 @@ from addon.graft.search_state import Hits, Known
 from addon.graft.true_turns import TrueTurns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.budget import Budget
-from store.models import LedgerChanges, LookAhead
-
-_AHEAD = 4
-"""The most turns that are looked up ahead: more may have other answers by then, for which they are read twice."""
-
-_SHORT = 64
-"""The most turns of a history for which that is done: checking what is remembered of a longer one twice costs more CPU
-than the round trip."""
+from store.models import LedgerChanges
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 
@@ -41,14 +34,6 @@ class Memo(NamedTuple):
     on: LedgerChanges
 
 
-class Ahead(NamedTuple):
-    """A search that will probably be made, of these turns, and what it asks first."""
-
-    search: Search
-    wanted: list[int]
-    question: LookAhead
-
-
 async def hits_of(
     store: Store,
     session: str,
@@ -60,21 +45,16 @@ async def hits_of(
     missed: Missed = lambda turn, miss: None,
     turn_ids: Mapping[int, str] = _NONE,
     true_turns: TrueTurns | None = None,
-    ahead: Ahead | None = None,
 ) -> Hits:
     """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the ids of turns for
-    which whoever keeps the history knows them. `true_turns`: those known by their ids. `ahead`: what was looked up
-    since the ledger had that revision. Raises StoreUnavailable."""
+    which whoever keeps the history knows them. `true_turns`: those known by their ids. Raises StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
     hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
         by_id = true_turns or TrueTurns(store, Budget())
-        if ahead is not None and ahead.wanted == wanted:
-            search, search.hits, search.revision = ahead.search, hits, revision
-        else:
-            search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
+        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
         await search.run(wanted)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():
@@ -86,31 +66,6 @@ async def hits_of(
         _depend(on, history.turns[history.remembered if on.keys else 1 : remembered])  # `on` has the others already
         history.memo, history.remembered = Memo(revision, keys.root, turn_ids, hits, on), remembered
     return dict(hits)
-
-
-def look_ahead(
-    store: Store,
-    session: str,
-    revision: int | None,
-    keys: Keys,
-    body: bytes,
-    history: History,
-    placeholder: Placeholder,
-    turn_ids: Mapping[int, str],
-    true_turns: TrueTurns,
-) -> Ahead | None:
-    """What `hits_of` will probably ask first, if the ledger is at `revision` as far as is known; None if it will ask
-    for nothing, or for much."""
-    if not 0 < len(history.turns) <= _SHORT:
-        return None
-    if revision == 0 and (changes := store.changes(session, 0)) is not None and not changes.keys:
-        return None  # the ledger has no turns
-    history.identify(body)
-    hits, wanted, _ = _remembered(store, session, keys, history, revision, turn_ids)
-    if not wanted or len(wanted) > _AHEAD:
-        return None
-    search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, true_turns, revision)
-    return Ahead(search, wanted, search.look_ahead(wanted))
 
 
 def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:

@@ -14,7 +14,6 @@ from addon.graft import evidence
 from addon.graft.evidence import Miss, Place, Verdict, true_turns
 from addon.graft.neighbours import Neighbours
 from addon.graft.search_state import Asked, SearchState, both
-from store.models import LookAhead
 
 _FEW = 16
 """The unknown turns that are looked up at once, by all their keys, where a look-up is a round trip."""
@@ -22,16 +21,6 @@ _FEW = 16
 
 class Search(SearchState):
     """One search of the ledger for the unknown turns of a history."""
-
-    _ids: dict[int, list[str]] | None = None
-    _ahead: LookAhead | None = None
-
-    def look_ahead(self, wanted: Sequence[int]) -> LookAhead:
-        """What the search will ask first, unless it is then given other hits. If it is asked before, it is not asked
-        again."""
-        self._ids = self._read(wanted)
-        self._ahead = self._first_question(self._ids, wanted)[1]
-        return self._ahead
 
     async def run(self, wanted: Sequence[int]) -> None:
         await self._by_marks(wanted)
@@ -65,7 +54,7 @@ class Search(SearchState):
         """Find turns by placeholder ids, and by the marks that clients echo. Unfound turns whose words are known stay
         `open`."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
-        ids = self._read(wanted) if self._ids is None else self._ids
+        ids = self._read(wanted)
         verdicts = await self._look_up(ids, wanted)
         marked = {
             index: self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, []))
@@ -99,19 +88,19 @@ class Search(SearchState):
 
     def _first_question(
         self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]
-    ) -> tuple[dict[str, TrueTurn], LookAhead]:
-        """The true turns of these ids that need not be looked up, and what is to be looked up."""
+    ) -> tuple[dict[str, TrueTurn], list[str], list[bytes], list[bytes]]:
+        """The true turns of these ids that need not be looked up, and the arguments of the look-up of the others."""
         turn_ids = dict.fromkeys(itertools.chain.from_iterable(ids.values()))
         by_id = self.true_turns.find(self.session, self.revision, turn_ids)
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
         named = {index for index, mine in ids.items() if not by_id.keys().isdisjoint(mine)}
         known = [self.turns[index].key for index in wanted if index not in named]
         if not self.store.suspends:  # nearly all marks are the client's own, which the store knows at no cost
-            return by_id, LookAhead(unknown, [], [*known, *self._all_marks()])
+            return by_id, unknown, [], [*known, *self._all_marks()]
         asked = self._all_marks()
         if len(wanted) <= _FEW:
             asked += [key for index in wanted for key in self._asked_of(index).all]
-        return by_id, LookAhead(unknown, asked, known)
+        return by_id, unknown, asked, known
 
     def _all_marks(self) -> list[bytes]:
         return [key for marks in self.marks.values() for key in marks.values()]
@@ -119,12 +108,8 @@ class Search(SearchState):
     async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
         """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
         turns with ids are."""
-        by_id, question = self._first_question(ids, wanted)
-        unknown, asked, known = question.turn_ids, question.keys, question.known
-        if self._ahead is not None and self._ahead.found is not None and self._ahead.asks(unknown, asked, known):
-            self.found = self._ahead.found
-        else:
-            self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
+        by_id, unknown, asked, known = self._first_question(ids, wanted)
+        self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         if not self.store.suspends:
             await self.ask([key for key in self._all_marks() if key in self.found.known])

@@ -31,26 +31,23 @@ class PlainNotes:
         self._waiting: deque[_Note] = deque()
         self._being_made: set[asyncio.Task[None]] = set()
 
-    async def add(self, session: str, keys: Sequence[bytes], chain: bytes, *, is_urgent: bool = True) -> None:
+    async def add(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
         """Note a turn without calls. If the store fails, the answer does not: the note is made later, after all newer
-        ones, so that a note that always fails blocks no other. An answer does not wait for a store that suspends; a
-        note that is not urgent, as the session has no other turns yet, is then made with the store's next exchange."""
+        ones, so that a note that always fails blocks no other. An answer does not wait for a store that suspends."""
         if not self._store.suspends:
             await self._make((session, keys, chain))
             return
-        making = self._make((session, keys, chain), at_once=is_urgent)
-        # urgent: it is on its way to the server before the end of the answer is on its way to the client
+        making = self._make((session, keys, chain))
+        # it is on its way to the server before the end of the answer is on its way to the client
         loop, name = asyncio.get_running_loop(), "a note of an answer without calls"
         task = asyncio.Task(making, loop=loop, eager_start=True, name=name)
         if not task.done():
             self._being_made.add(task)
             task.add_done_callback(self._being_made.discard)
 
-    async def _make(self, new: _Note, *, at_once: bool = True) -> None:
+    async def _make(self, new: _Note) -> None:
         note: _Note | None = new
         try:
-            if not at_once:
-                await self._store.next_trip()
             while note is not None:
                 await self._store.save_plain(*note)
                 note = self._waiting.popleft() if self._waiting else None

@@ -71,7 +71,7 @@ class _ReadOnly:
     _READS = frozenset(
         {
             *("cached_tools", "call", "changes", "clock", "lease_left", "look_up", "outage", "revision", "secret"),
-            *("snapshot", "snapshot_with", "suspends", "wait_call"),
+            *("snapshot", "suspends", "wait_call"),
         }
     )
 

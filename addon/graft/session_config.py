@@ -13,7 +13,7 @@ from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store, StoreUnavailable
 from store.budget import Budget, Share
-from store.models import Delivery, LookAhead, Policy, Snapshot, Toolset
+from store.models import Delivery, Policy, Snapshot, Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +122,16 @@ class SessionConfigs:
         """The configuration that the session had last; None if it had none, or if asking for it costs no more."""
         return self._configs.get(_Key(session)) if self.store.suspends else None
 
-    async def of(self, session: str, ahead: LookAhead | None = None) -> SessionConfig | None:
-        """Returns None for a session without a toolset: its traffic is not touched. `ahead`: what is looked up next.
-        Raises StoreUnavailable."""
+    async def of(self, session: str) -> SessionConfig | None:
+        """Returns None for a session without a toolset: its traffic is not touched. Raises
+        StoreUnavailable."""
         key, changes = _Key(session), self._changes
         if key in self._configs and self._configs.get(key) is None:
             snapshot = await self._snapshot_soon(session)
             if snapshot is None:
                 return None
         else:
-            snapshot = await (self.store.snapshot_with(session, ahead) if ahead else self.store.snapshot(session))
+            snapshot = await self.store.snapshot(session)
         if (snapshot.record is None or snapshot.record.toolset is None) and not self.shared:
             if self.store.suspends and changes == self._changes:  # otherwise it may have been read before a change
                 self._configs.put(key, None, len(session))

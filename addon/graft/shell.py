@@ -50,9 +50,7 @@ async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> li
 
 async def note_plain(grafter: Grafter, exchange: Exchange, keys: Sequence[bytes], chain: bytes) -> None:
     """Note a turn without calls. Never raises."""
-    config = exchange.config
-    # until the session has a turn with calls, no other can be taken for one
-    await grafter.plain_notes.add(config.session, keys, chain, is_urgent=config.revision != 0)
+    await grafter.plain_notes.add(exchange.config.session, keys, chain)
 
 
 async def _save(grafter: Grafter, save: Save) -> None:
@@ -95,13 +93,10 @@ async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption |
     return resumption(*found, partial(grafter.owners.may_run_twice, exchange.config))
 
 
-async def note_delivered(grafter: Grafter, machine: AnswerMachine, *, soon: bool = False) -> None:
-    """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises. `soon`: with
-    what the store is asked next."""
+async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
+    """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises."""
     session = machine.exchange.config.session
     try:
-        if soon and machine.complete:
-            await grafter.store.next_trip()
         for turn_id in machine.complete:
             await _mark(grafter, "delivered", turn_id, partial(grafter.store.mark_delivered, session, turn_id))
     except StoreUnavailable as error:

@@ -362,7 +362,7 @@ class Grafting:
 
 def _settles_later(capture: Capture) -> Callable[[bool], None]:
     def settle(whole: bool) -> None:
-        tasks.spawn(capture.settle(whole, soon=True), name="the handover of an answer")
+        tasks.spawn(capture.settle(whole), name="the handover of an answer")
 
     return settle
 

@@ -171,13 +171,12 @@ class Runner:
         """The id of the first candidate's turn, if it ended cleanly, else ""."""
         return self.machine.first_turn
 
-    async def settle_handover(self, whole: bool = True, *, soon: bool = False) -> None:
-        """Note that the client has the whole answer, or never will. An answer that broke off was noted before. `soon`:
-        as in `note_delivered`."""
+    async def settle_handover(self, whole: bool = True) -> None:
+        """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
         if not self._ended:
             return
         if whole:
-            await note_delivered(self.grafter, self.machine, soon=soon)
+            await note_delivered(self.grafter, self.machine)
         else:
             await note_broken(self.grafter, self.machine)
 

@@ -133,7 +133,7 @@ class LoopServer:
         return answer
 
     def _settle(self, runner: Runner, whole: bool) -> None:
-        task = asyncio.ensure_future(runner.settle_handover(whole, soon=True))
+        task = asyncio.ensure_future(runner.settle_handover(whole))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 

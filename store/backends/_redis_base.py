@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from store.backends import _records as records
-from store.backends import _redis_url as urls
 from store.backends import _redis_values as values
 from store.backends import _redis_writes as writes
 from store.backends._changes import Changes
 from store.backends._clocks import Clocks, Now
+from store.backends._redis_client import Address, Command, Link
 from store.backends._redis_confirm import Primary, SharedWait
 from store.backends._redis_keys import Keys
-from store.backends._redis_link import Command, Link
 from store.backends._redis_transaction import Transaction, apply
 from store.backends._waiters import Waiters
 from store.base import NotDurable, Store, StoreUnavailable, StoreUnusable
@@ -40,7 +39,7 @@ class RedisBase(Store):
 
     def __init__(
         self,
-        address: urls.Address,
+        address: Address,
         *,
         ttl: float = 7 * 24 * 3600,
         clock: Callable[[], float] = time.time,
@@ -77,7 +76,7 @@ class RedisBase(Store):
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
-        return cls(urls.read(url, os.environ), ttl=ttl, clock=clock, read_only=read_only)
+        return cls(Address.read(url, os.environ), ttl=ttl, clock=clock, read_only=read_only)
 
     async def open(self) -> None:
         self.link.connect()
@@ -156,9 +155,6 @@ class RedisBase(Store):
             raise NotDurable(f"store {self.link.address.name}: no replica has confirmed the write")
         if not self._primary.confirms(str(info["master_replid"])):
             raise NotDurable(f"store {self.link.address.name}: another primary, which may lack the write")
-
-    async def next_trip(self) -> None:
-        await self.link.next_trip()
 
     @property
     def outage(self) -> str:

@@ -13,7 +13,7 @@ from store.backends import _states as states
 from store.backends._clocks import Now
 from store.backends._redis_base import RedisBase
 from store.backends._redis_call_records import lease_of, lost_ids, put_call
-from store.backends._redis_link import Command
+from store.backends._redis_client import Command
 from store.backends._redis_transaction import Transaction, transact
 from store.base import AlreadyAnswered, UnknownCall
 from store.models import Call, Document, Page, Session, Status

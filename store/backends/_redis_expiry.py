@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_call_records import lease_of
+from store.backends._redis_client import Command
 from store.backends._redis_ledger import StoredTurn, note, noted_at, read_turn
-from store.backends._redis_link import Command
 from store.backends._redis_retries import RedisRetries
 from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.base import BATCH, StoreUnavailable

@@ -10,7 +10,7 @@ from store.backends import _rules as rules
 from store.backends._redis_base import body_of
 from store.backends._redis_call_records import index_call, places_of, put_parts
 from store.backends._redis_calls import RedisCalls
-from store.backends._redis_link import Script
+from store.backends._redis_client import Script
 from store.backends._redis_transaction import Stale, Transaction, transact
 from store.base import MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn

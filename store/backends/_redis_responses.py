@@ -10,7 +10,7 @@ import pydantic_core
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import RedisBase, body_of
-from store.backends._redis_link import Script
+from store.backends._redis_client import Script
 from store.backends._redis_transaction import Transaction, transact
 from store.base import ConversationMoved, UnknownResponse
 from store.models import Document, GivenCall, Response, UndeliveredAnswer

@@ -10,8 +10,8 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._redis_call_records import put_call
+from store.backends._redis_client import Command
 from store.backends._redis_ledger import RedisLedger, put_turn, read_turn
-from store.backends._redis_link import Command
 from store.backends._redis_responses import RedisResponses
 from store.backends._redis_transaction import Transaction, transact
 from store.base import OutcomeUnknown, TakeOverUnknown

@@ -1,14 +1,13 @@
 """Sessions and cached tools in Redis. A mixin of `RedisStore`."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import SMALL, RedisBase, body_of
+from store.backends._redis_client import Command
 from store.backends._redis_keys import SESSION
-from store.backends._redis_link import Command
 from store.backends._redis_transaction import Transaction, transact
 from store.base import StoreUnavailable
 from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
@@ -16,10 +15,6 @@ from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
 
 class RedisSessions(RedisBase):
     async def snapshot(self, session: str) -> Snapshot:
-        return await self._snapshot(session, self.link.run)
-
-    async def _snapshot(self, session: str, run: Callable[..., Awaitable[list[Any]]]) -> Snapshot:
-        """`run`: has the server run commands."""
         of = self.keys.of
         kept = self._sessions.get(session)
         fields = ["version", "deleted", *([] if kept else ["record"])]
@@ -31,7 +26,7 @@ class RedisSessions(RedisBase):
         changes = self._writes.get(session)
         if changes is not None and changes.revision:
             commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
-        found, number, undelivered, *entries = await run(*commands)
+        found, number, undelivered, *entries = await self.link.run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
         version, deleted, revision = found[0], int(found[1] or 0), _revision(number)
         self._note_snapshot(session, revision, entries[0] if entries else ())

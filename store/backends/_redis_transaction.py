@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from store.backends import _redis_values as values
 from store.backends import _redis_writes as writes
 from store.backends._clocks import Now
+from store.backends._redis_client import Command, Script
 from store.backends._redis_keys import STAMPED, Keys
-from store.backends._redis_link import Command, Script
 from store.base import StoreError
 from store.models import Call
 

@@ -5,7 +5,6 @@ computed from still holds (`_redis_transaction`). The server's clock dates recor
 """
 
 import logging
-from typing import Any
 
 import pydantic_core
 
@@ -13,11 +12,9 @@ from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_expiry import RedisExpiry
-from store.backends._redis_link import Command
 from store.backends._redis_sessions import RedisSessions
 from store.backends._redis_waits import RedisWaits
-from store.base import MATCHES
-from store.models import Document, Event, LookAhead, Snapshot
+from store.models import Document, Event
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +25,6 @@ _READ = 100
 class RedisStore(RedisSessions, RedisExpiry, RedisWaits):
     _damaged = 0
     """The number of the last damaged notice that was logged."""
-
-    async def snapshot_with(self, session: str, ahead: LookAhead) -> Snapshot:
-        asked, may_know = list(ahead.keys), list(ahead.known)
-        question = self._question(session, ahead.turn_ids, asked, may_know, MATCHES)
-
-        async def run(*commands: Command) -> list[Any]:
-            replies, reply = await self.link.run_with(*question, *commands)
-            if reply is not None:
-                ahead.found = self._matches(reply, asked, may_know, MATCHES)
-            return replies
-
-        snapshot = await self._snapshot(session, run)
-        if ahead.found is not None:  # after the revision was noted, which others must not overtake
-            await self._add_parts(ahead.found)
-        return snapshot
 
     async def last_event_id(self) -> str:
         (number,) = await self.link.run(("HGET", self.keys.meta, "event"))

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import hiredis
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from store.backends.redis import RedisStore
 from tests.ports import free_port
@@ -143,18 +145,12 @@ def port_of(store: RedisStore) -> int:
 # --- clusters -------------------------------------------------------------------------------------------------
 
 
-def ask(port: int, *command: Any) -> Any:
-    """The reply to one command. Raises ReplyError."""
-    reader = hiredis.Reader(encoding="utf-8")
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(hiredis.pack_command(command))
-        while (reply := reader.gets()) is False:
-            if not (data := connection.recv(1 << 16)):
-                raise ConnectionError("the server has closed the connection")
-            reader.feed(data)
-    if isinstance(reply, hiredis.ReplyError):
-        raise reply
-    return reply
+def ask(port: int, *command: Any, **options: Any) -> Any:
+    """The reply to one command, as the protocol has it. Raises ResponseError. `options`: of the connection."""
+    retry = Retry(NoBackoff(), 0)
+    with redis.Redis(host="127.0.0.1", port=port, protocol=2, decode_responses=True, retry=retry, **options) as client:
+        client.response_callbacks.clear()
+        return client.execute_command(*command)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ import pytest
 from store.backends import _redis_writes as writes
 from store.backends.redis import RedisStore
 from store.factory import open_url
-from store.models import LookAhead, Status
+from store.models import Status
 from tests.store import servers
-from tests.store.records import a_call, a_turn, revision_of, save
+from tests.store.records import revision_of, save
 
 pytestmark = pytest.mark.e2e
 
@@ -192,27 +192,6 @@ async def write(store: RedisStore, name: str, rng: random.Random) -> None:
         await store.mark_delivered("one", name)
     else:
         await store.save_plain("one", [name.encode()])
-
-
-async def test_a_snapshot_that_reads_long_undoes_no_later_one(stores: Stores) -> None:
-    one, two, _ = stores
-    calls = [a_call(f"m{number}", "media") for number in range(3)]
-    await one.save_turn(a_turn("media", "one", *calls, created_at=one.times().wall), calls)
-    image = {"inlineData": {"mimeType": "image/png", "data": "aGFsbG8="}}
-    for call in calls:
-        await one.answer("one", call.call_id, result=1, parts=[image])
-    await save(one, "t1", created_at=one.times().wall)
-    await one.look_up("one", turn_ids=["media"])  # the server keeps the script
-    first = await snapshot_of(one)
-    ahead = LookAhead(["media"], [], [])
-    long = asyncio.ensure_future(one.snapshot_with("one", ahead))
-    await asyncio.sleep(0)
-    await two.answer("one", "c-t1", result=1)
-    await snapshot_of(one)
-    await long
-    assert ahead.found is not None
-    assert all(call.parts for call in ahead.found.calls.values())
-    assert touched(one, first) == ({"t1"}, set())
 
 
 @pytest.mark.parametrize("looks", [True, False])

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+import redis
+from redis.crc import key_slot
 
 from store.backends import _redis_keys as keys
-from store.backends._redis_cluster import slot_of
 from store.backends.redis import RedisStore
 from store.factory import open_url
 from store.models import Policy, Status
@@ -31,6 +32,10 @@ async def store() -> AsyncIterator[RedisStore]:
     await store.close()
 
 
+def slot_of(tag: str) -> int:
+    return key_slot(tag.encode())
+
+
 def owner_of(ports: list[int], slot: int) -> int:
     """The port of the slot's primary, as the first node knows it that answers."""
     for first, last, (_, port, *_), *_ in servers.ask(ports[0], "CLUSTER", "SLOTS"):
@@ -48,12 +53,6 @@ def test_all_keys_of_a_store_in_a_cluster_have_one_slot() -> None:
     for key in found:
         tag = key.partition(b"{")[2].partition(b"}")[0].decode()
         assert slot_of(tag) == slot_of("p:1")
-
-
-def test_a_slot_is_what_the_cluster_computes() -> None:
-    (port, *_) = servers.shared_cluster(servers.program_under_test())
-    for prefix in ("toolgraft", "a", "one.two:3"):
-        assert servers.ask(port, "CLUSTER", "KEYSLOT", f"{{{prefix}}}:x") == slot_of(prefix)
 
 
 async def test_a_store_is_found_from_any_node_and_shared() -> None:
@@ -175,5 +174,5 @@ async def test_a_replica_takes_over_and_has_what_it_confirmed() -> None:
 def end(port: int) -> None:
     try:
         servers.ask(port, "SHUTDOWN", "NOSAVE", "NOW", "FORCE")
-    except (OSError, ValueError):
+    except redis.ConnectionError:
         pass

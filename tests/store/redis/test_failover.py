@@ -100,9 +100,9 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def twice(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def run_twice(*arguments: Any) -> Any:
-        await run(*arguments)
-        return await run(*arguments)
+    async def run_twice(*arguments: Any, **named: Any) -> Any:
+        await run(*arguments, **named)
+        return await run(*arguments, **named)
 
     return run_twice
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -63,7 +63,7 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def test_a_script_whose_reply_was_lost_is_applied_once(served: Served) -> None:
     store, _, route = served
     call = await save(store, "t1", call=WORKERS)
-    writes = {
+    writes: dict[str, Callable[[], Awaitable[object]]] = {
         "session.updated": lambda: store.put_policy("one", Policy()),
         "turn.created": lambda: save(store, "t2", call=WORKERS),
         "call.updated": lambda: store.answer("one", call.call_id, result=1),

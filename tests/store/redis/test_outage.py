@@ -6,13 +6,10 @@ import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-import hiredis
 import pytest
+from redis.exceptions import BusyLoadingError
 
-from store.backends import _breaker as breaker
-from store.backends import _redis_link as links
-from store.backends import _redis_node as nodes
-from store.backends._redis_wire import Command, Wire
+from store.backends import _redis_client as client
 from store.backends.redis import RedisStore
 from store.base import StoreUnavailable
 from store.factory import open_url
@@ -36,25 +33,16 @@ class Server:
 
 @pytest.fixture
 async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RedisStore, Server]]:
-    monkeypatch.setattr(breaker, "PAUSE", (0.02, 0.1))
+    monkeypatch.setattr(client, "PAUSE", (0.02, 0.1))
     with servers.running(servers.program_under_test()) as port:
         opened = open_url(f"redis://127.0.0.1:{port}", ttl=1000.0)
         assert isinstance(opened, RedisStore)
         await opened.open()
         server = Server(servers.pid_of(port))
-        await _be_impatient(opened, monkeypatch)
+        monkeypatch.setattr(client, "PATIENCE", 0.3)
         yield opened, server
         server.go_on()
         await opened.close()
-
-
-async def _be_impatient(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (links, nodes):
-        monkeypatch.setattr(module, "PATIENCE", 0.3)
-    monkeypatch.setattr(nodes.Node._open, "__defaults__", (0.3,))
-    assert store.link._node is not None
-    store.link._node._drop()
-    await store.link.run(("PING",))
 
 
 type Given = tuple[RedisStore, Server]
@@ -95,36 +83,19 @@ async def test_a_server_that_hangs_costs_one_time_out_and_says_when_it_is_tried_
     await until(lambda: traffic.running == 1)  # the reader's
 
 
-async def test_a_probe_needs_no_connection_that_others_are_still_opening(store: Given) -> None:
-    it, _ = store
-    node = it.link._node
-    assert node is not None
-    node._drop()
-    node._opening = asyncio.ensure_future(_never())
-    node._opening.add_done_callback(node._opened)
-    assert await it.link._probe()
-    await it.snapshot("one")
-
-
 async def test_a_probe_reads_what_operations_read(store: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     it, _ = store
-    assert it.link._node is not None
     asked: list[object] = []
 
-    async def loading(commands: Sequence[Command]) -> list[object]:
+    async def loading(commands: Sequence[client.Command]) -> list[object]:
         asked.extend(commands)
-        return [[b"1", b"0"], hiredis.ReplyError("LOADING Redis is loading the dataset in memory")]
+        return [(1, 0), BusyLoadingError("Redis is loading the dataset in memory")]
 
     with monkeypatch.context() as patch:
-        patch.setattr(it.link._node, "run", loading)
+        patch.setattr(it.link, "_exchange", loading)
         assert not await it.link._probe()
     assert asked == [("TIME",), ("HGET", it.keys.meta, "epoch")]
     assert await it.link._probe()
-
-
-async def _never() -> Wire:
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 async def test_a_wait_goes_on_through_an_outage(store: Given) -> None:

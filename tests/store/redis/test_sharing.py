@@ -425,9 +425,9 @@ async def test_a_write_whose_answer_was_lost_is_applied_once(stores: Stores, mon
     one, two = stores
     script = one.link.script
 
-    async def repeated(*arguments: Any) -> Any:
-        await script(*arguments)
-        return await script(*arguments)
+    async def repeated(*arguments: Any, **named: Any) -> Any:
+        await script(*arguments, **named)
+        return await script(*arguments, **named)
 
     monkeypatch.setattr(one.link, "script", repeated)
     session = await one.put_policy("one", Policy(), if_version=0)

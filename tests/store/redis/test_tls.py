@@ -1,13 +1,12 @@
 """TLS to Redis, with a user of its own: its certificate is checked."""
 
 import asyncio
-import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from store.backends._redis_wire import Wire
 from store.base import StoreUnusable
 from store.factory import open_url
 from store.models import Policy
@@ -77,13 +76,10 @@ async def test_a_cluster_is_asked_over_tls_by_a_user_with_few_rights(
     with servers.running(
         servers.program_under_test(), *options, options_first=True, port=free_port(), tls=True
     ) as port:
-        context = ssl.create_default_context(cafile=certificate)
-        wire = await Wire.open("127.0.0.1", port, ("AUTH", "me", "s3cr3t"), tls=context)
-        assert await wire.exchange([("CLUSTER", "ADDSLOTSRANGE", 0, 16383)]) == [b"OK"]
-        async with asyncio.timeout(20):
-            while b"cluster_state:ok" not in (await wire.exchange([("CLUSTER", "INFO")]))[0]:
-                pass
-        wire.close()
+        login: dict[str, Any] = {"username": "me", "password": "s3cr3t", "ssl": True, "ssl_ca_certs": str(certificate)}
+        servers.ask(port, "CLUSTER", "ADDSLOTSRANGE", 0, 16383, **login)
+        ready = lambda: "cluster_state:ok" in servers.ask(port, "CLUSTER", "INFO", **login)  # noqa: E731
+        await asyncio.to_thread(servers.until, ready)
         store = open_url(f"rediss+cluster://few@127.0.0.1:{port}?prefix=mine&ca={certificate}", ttl=60)
         await store.open()
         await store.put_policy("one", Policy())

@@ -1,0 +1,558 @@
+"""The Redis backend's server: its URL, commands and scripts through the package `redis`, errors as the store's own, and
+a circuit breaker.
+
+    redis://[USER@]HOST[:PORT][/DATABASE][?prefix=NAME]
+    redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT],…/SERVICE[/DATABASE][?prefix=NAME]
+    redis+cluster://[USER@]HOST[:PORT],HOST[:PORT],…[?prefix=NAME]
+
+With `rediss` instead of `redis`, connections use TLS; `?ca=FILE` names further authorities to trust. The password is
+never in the URL, which process lists show: it is taken from the environment.
+
+Commands and scripts are sent again if their connection is cut: each of them must be one that may run twice.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.resources
+import logging
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import redis.asyncio as redis
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterError,
+    InvalidResponse,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from store.base import OutcomeUnknown, StoreUnavailable
+from store.traffic import Failure, Traffic
+
+logger = logging.getLogger(__name__)
+
+PASSWORD = "TOOLGRAFT_REDIS_PASSWORD"
+"""The environment variable with the password."""
+
+PATIENCE = 5.0
+"""Seconds after which a server that does not answer is considered unavailable."""
+
+PAUSE = 0.1, 5.0
+"""Seconds until a server that does not answer is asked again, and at most; doubled with each probe. A random half of it
+is left out, so that not all processes ask a server at the moment of its return."""
+
+type Command = tuple[Any, ...]
+
+_CONNECTIONS = 64
+"""The operations that run at the same time, each on one connection; others wait for these."""
+
+_SENTINEL = 1.0
+"""Seconds after which the next Sentinel is asked."""
+
+_RETRY_PAUSE = 0.02, 0.5
+"""Seconds before the second try of an operation, at first and at most."""
+
+_TRIES = {"server": 3, "sentinel": 3, "cluster": 20}
+"""How often an operation is tried: in a cluster, keys may be moved or another primary be elected meanwhile."""
+
+_LATE_TRIES = 3
+"""How often a write is sent whose deadline was over when the server ran it."""
+
+_NOT_SENT = MasterNotFoundError, AuthenticationError, RedisClusterException
+
+_LATER = redis.ConnectionError, ClusterError, TryAgainError, RedisClusterException
+"""Errors after which an operation is tried again: the connection was cut, or the server is not ready."""
+
+_SHAPED = "HGETALL", "HSCAN", "INFO", "TIME", "XRANGE", "XREAD", "XREVRANGE", "ZSCORE"
+"""Commands whose replies the package turns into Python values."""
+
+_REFUSED = (
+    *("OOM", "READONLY", "NOREPLICAS", "MISCONF", "NOSCRIPT", "BUSY", "NOAUTH"),
+    *("MOVED", "ASK", "LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"),
+)
+"""How replies begin to a script that has changed nothing."""
+
+# --- the URL --------------------------------------------------------------------------------------------------
+
+_FORMS = "use redis://HOST:PORT/DATABASE, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT"
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+Kind = Literal["server", "sentinel", "cluster"]
+
+
+class Address(NamedTuple):
+    kind: Kind
+    hosts: tuple[tuple[str, int], ...]
+    tls: bool
+    ca: str | None
+    user: str | None
+    password: str | None
+    service: str
+    database: int
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        """For messages: without user and password."""
+        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        kind = "" if self.kind == "server" else f"+{self.kind}"
+        path = f"/{self.service}" if self.service else ""
+        database = f"/{self.database}" if self.database else ""
+        return f"{'rediss' if self.tls else 'redis'}{kind}://{hosts}{path}{database}"
+
+    @classmethod
+    def read(cls, url: str, environ: Mapping[str, str]) -> "Address":
+        """Raises ValueError, whose message does not contain the URL."""
+        scheme, _, rest = url.partition("://")
+        base, _, kind = scheme.partition("+")
+        kind = kind or "server"
+        try:
+            parts = urlsplit(f"redis://{rest}")
+            query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+            login, _, hosts = parts.netloc.rpartition("@")
+            user, has_password, _ = login.partition(":")
+            addresses = tuple(_host(one, 26379 if kind == "sentinel" else 6379) for one in hosts.split(","))
+            path = [unquote(part) for part in parts.path.split("/")[1:] if part]
+            service = path.pop(0) if kind == "sentinel" else ""
+            database = int(path.pop(0)) if path else 0
+        except (ValueError, IndexError):
+            raise ValueError(_FORMS) from None
+        if has_password:
+            raise ValueError(f"a password does not belong in the URL: put it in {PASSWORD}")
+        if path or database < 0 or base not in ("redis", "rediss") or kind not in get_args(Kind):
+            raise ValueError(_FORMS)
+        if unknown := set(query) - {"prefix", "ca"}:
+            raise ValueError(f"{', '.join(sorted(unknown))}: only prefix and ca can follow the question mark")
+        prefix = query.get("prefix", "toolgraft")
+        if not _PREFIX.fullmatch(prefix):
+            raise ValueError("prefix must consist of letters, digits and _ . : -")
+        if kind == "server" and len(addresses) > 1:
+            raise ValueError("several hosts are for redis+sentinel:// and redis+cluster://")
+        if kind == "cluster" and database:
+            raise ValueError(
+                "a Redis Cluster has no databases but 0: leave the number out, and name stores by ?prefix=NAME"
+            )
+        password = environ.get(PASSWORD) or None
+        tls, ca = base == "rediss", query.get("ca")
+        return cls(kind, addresses, tls, ca, unquote(user) or None, password, service, database, prefix)  # type: ignore[arg-type]
+
+
+def _host(text: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname or parts.path:
+        raise ValueError("a host is missing")
+    return parts.hostname, parts.port or port
+
+
+# --- the circuit breaker --------------------------------------------------------------------------------------
+
+
+class Breaker:
+    """Once a server does not answer, all operations fail at once until a probe has reached it. `probe` returns whether
+    the server has answered; one task calls it, so that requests never wait for it."""
+
+    def __init__(self, name: str, probe: Callable[[], Awaitable[bool]], traffic: Traffic) -> None:
+        self._name = name
+        self._probe = probe
+        self._traffic = traffic
+        self.running: set[asyncio.Timeout] = set()
+        """The time limits of running operations: they end when the breaker opens."""
+        self.last_answer = 0.0
+        """The monotonic time of it."""
+        self._recovery: asyncio.Task[None] | None = None
+        self._reachable = asyncio.Event()
+        self._reachable.set()
+        self._why, self._since, self._next = "", 0.0, 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return not self._reachable.is_set()
+
+    @property
+    def outage(self) -> str:
+        """Since when and why the server is not asked, and when it is tried next. Empty: it is asked."""
+        if not self.is_open:
+            return ""
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._since))
+        rest = self._next - time.monotonic()
+        next_try = f"is in {rest:.1f} s" if rest > 0 else "is running"
+        return f"not reachable since {since} ({self._why}); the next try {next_try}"
+
+    def fail(self, why: str, began: float) -> None:
+        """An operation, which began at this monotonic time, has not reached the server. Opens the breaker, unless the
+        server has answered others in the latter half of the time since."""
+        if self.is_open or self.last_answer > (began + time.monotonic()) / 2:
+            return
+        self._reachable.clear()
+        self._why, self._since = why, time.time()
+        self._traffic.state = "open"
+        self._traffic.openings += 1
+        logger.warning("store %s: not reachable (%s): it is not asked until a probe has reached it", self._name, why)
+        now = asyncio.get_running_loop().time()
+        for limit in self.running:
+            if not limit.expired():
+                limit.reschedule(now)
+        self._recovery = asyncio.ensure_future(self._recover())
+
+    async def recovered(self, timeout: float) -> None:
+        """Return once the server is asked again, or after the timeout."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._reachable.wait()
+
+    async def close(self) -> None:
+        """End the probes. Whoever waits for the recovery goes on."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.wait({self._recovery})
+        self._reachable.set()
+        self._traffic.state = "closed"
+
+    async def _recover(self) -> None:
+        pause = PAUSE[0]
+        while True:
+            wait = pause * random.uniform(0.5, 1.0)
+            self._next = time.monotonic() + wait
+            await asyncio.sleep(wait)
+            self._traffic.state = "half_open"
+            if await self._probe():
+                break
+            self._traffic.state = "open"
+            pause = min(2 * pause, PAUSE[1])
+        self._traffic.state = "closed"
+        self._reachable.set()
+        logger.warning("store %s: reachable again, after %.1f s", self._name, time.time() - self._since)
+
+
+# --- the client -----------------------------------------------------------------------------------------------
+
+
+class Script:
+    def __init__(self, name: str) -> None:
+        self.text = importlib.resources.files("store.backends").joinpath(name).read_text("utf-8")
+        self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Link:
+    """Runs lists of commands on the store's server, each in one round trip."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.round_trips = 0
+        """Those of the reader of notices apart."""
+        self.probe: Command = ("PING",)
+        """What shows whether the server is ready: a read of one of the store's keys."""
+        self.traffic = Traffic()
+        self.breaker = Breaker(address.name, self._probe, self.traffic)
+        self._client: Any = None
+        self._sentinel: redis.Sentinel | None = None
+        self._reader: redis.Redis | None = None
+        self._renewals = 0
+        self._shapes: dict[str, Callable[[Any], Any]] = {}
+        self._places = asyncio.Semaphore(_CONNECTIONS)
+        self._unused = asyncio.Event()
+        self._time: tuple[float, float] | None = None  # of the server, and of the monotonic clock at that moment
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        address = self.address
+        options: dict[str, Any] = {
+            "username": address.user,
+            "password": address.password,
+            "client_name": "toolgraft",
+            "driver_info": None,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),  # what may be sent again, and how often, is known here
+            "socket_timeout": None,  # each operation has a time limit
+            "socket_connect_timeout": PATIENCE,
+        }
+        if address.tls:
+            options |= {"ssl": True, "ssl_ca_certs": address.ca}
+        return options
+
+    def connect(self) -> None:
+        """Connections are opened as they are needed."""
+        address, options = self.address, self._options
+        if address.kind == "cluster":
+            nodes = [ClusterNode(host, port) for host, port in address.hosts]
+            self._client = redis.RedisCluster(startup_nodes=nodes, **options)
+        elif address.kind == "sentinel":
+            each = {name: options[name] for name in ("protocol", "retry", "driver_info")}
+            each |= {"socket_timeout": _SENTINEL, "socket_connect_timeout": _SENTINEL}
+            self._sentinel = redis.Sentinel(  # type: ignore[no-untyped-call]
+                address.hosts, sentinel_kwargs=each, **options, db=address.database
+            )
+            self._client = self._sentinel.master_for(address.service)
+        else:
+            ((host, port),) = address.hosts
+            self._client = redis.Redis(host=host, port=port, db=address.database, **options)
+        if address.kind != "cluster":
+            pool = self._client.connection_pool
+            self.traffic.connections = lambda: sum(count for count, _ in pool.get_connection_count())
+            self._shapes = {name: self._client.response_callbacks[name] for name in _SHAPED}
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    async def close(self) -> None:
+        """Let running commands end, and close all connections."""
+        client, self._client = self._client, None
+        await self.breaker.close()
+        self._unused.clear()
+        if self.traffic.running:
+            await self._unused.wait()  # each has a time limit
+            await self.breaker.close()  # which the last of them may have opened
+        for one in (client, self._reader, self._sentinel):
+            if one is not None:
+                await one.aclose()
+
+    def fail(self, error: BaseException | str, *, in_doubt: bool = False) -> NoReturn:
+        """Raise StoreUnavailable, without secrets; OutcomeUnknown for a write that may have run."""
+        kind = OutcomeUnknown if in_doubt else StoreUnavailable
+        raise kind(f"store {self.address.name}: {self._words(error)}") from None  # its cause may have secrets
+
+    def _words(self, error: BaseException | str) -> str:
+        if isinstance(error, TimeoutError):
+            return f"no answer for {PATIENCE:g} seconds"
+        words = str(error) or type(error).__name__
+        if isinstance(error, RedisError) and error.status_code:
+            words = f"{error.status_code} {words}"
+        words = words.partition(", with args")[0]  # a server without AUTH repeats what it was sent
+        return words.replace(self.address.password, "***") if self.address.password else words
+
+    async def run(self, *commands: Command) -> list[Any]:
+        """The answers to these commands, in one round trip. Raises StoreUnavailable."""
+        if not commands:
+            return []
+
+        async def run() -> list[Any]:
+            replies = await self._repeat(commands)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+            return replies
+
+        return await self._ask(run)
+
+    async def script(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], *, writes: bool = False
+    ) -> Any:
+        """Run a script. Raises StoreUnavailable, and OutcomeUnknown for one that writes."""
+        rest = len(keys), *keys, *arguments
+        unsure: list[Exception] | None = [] if writes else None
+
+        async def run() -> Any:
+            (reply,) = await self._repeat([("EVALSHA", script.digest, *rest)], unsure)
+            if isinstance(reply, NoScriptError):  # a new or restarted server
+                (reply,) = await self._repeat([("EVAL", script.text, *rest)], unsure)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        return await self._ask(run, unsure)
+
+    async def write(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[Any]:
+        """Run a script that writes, with a deadline before its arguments: the server's time, in microseconds, after
+        which it changes nothing, as its caller has given up by then. Its reply begins with the server's time, and is
+        that alone if it came too late. Returns the rest. Raises StoreUnavailable.
+
+        A server that was stopped runs what it was sent once it goes on. The deadline is by its clock alone."""
+        for _ in range(_LATE_TRIES):
+            deadline = int((self.time() + PATIENCE) * 1e6)
+            now, *rest = await self.script(script, keys, [deadline, *arguments], writes=True)
+            self.note_time(int(now))
+            if rest:
+                return list(rest)
+            # nothing was changed: another server has another time, or this process was busy
+        self.fail("its clock runs ahead of every deadline")
+
+    async def block(self, *command: Any, seconds: float) -> Any:
+        """The answer to a command that waits for up to `seconds`, on a connection for these alone. Raises
+        StoreUnavailable, also if the connection was cut since the last one and can be opened again."""
+
+        async def run() -> Any:
+            try:
+                if self._reader is None:
+                    host, port = await self._place()
+                    options = self._options | {"db": self.address.database, "single_connection_client": True}
+                    self._reader = redis.Redis(host=host, port=port, **options)
+                return await self._reader.execute_command(*command)  # type: ignore[no-untyped-call]
+            except BaseException:
+                reader, self._reader = self._reader, None
+                if reader is not None:
+                    await reader.aclose()
+                raise
+
+        return await self._ask(run, seconds=seconds)
+
+    async def _place(self) -> tuple[str, int]:
+        """Where the server is now. Raises RedisError."""
+        if self._sentinel is not None:
+            host, port = await self._sentinel.discover_master(self.address.service)
+            return host, port
+        if self.address.kind == "cluster":
+            node = await self._node()
+            return node.host, int(node.port)
+        return self.address.hosts[0]
+
+    async def _node(self) -> ClusterNode:
+        """The cluster's node that has the store, as all its keys have one hash tag."""
+        await self._client.initialize()
+        node: ClusterNode = self._client.get_node_from_key(f"{{{self.address.prefix}}}")
+        return node
+
+    async def _repeat(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
+        """The replies; one that the server refuses is a ResponseError. Raises RedisError. `unsure`: gets the errors
+        after which the commands may have run."""
+        tries = _TRIES[self.address.kind]
+        for attempt in range(tries):
+            renewals = self._renewals
+            try:
+                replies = await self._exchange(commands)
+                for reply in replies:
+                    if isinstance(reply, _LATER):
+                        raise reply
+                if unsure is not None:
+                    unsure += (one for one in replies if isinstance(one, Exception) and not _is_refusal(one))
+                return replies
+            except _LATER as error:
+                if unsure is not None and not _is_refusal(error):
+                    unsure.append(error)
+                if attempt == tries - 1 or AuthenticationError in (type(error), type(error.__cause__)):
+                    raise
+            if self.address.kind == "cluster" and renewals == self._renewals:
+                await self._renew()  # it learns again which node has the store
+            await asyncio.sleep(random.random() * min(_RETRY_PAUSE[1], _RETRY_PAUSE[0] * 2**attempt))
+        raise AssertionError("the last try returns or raises")
+
+    async def _renew(self) -> None:
+        """Close all connections: the next operations open others."""
+        self._renewals += 1
+        await self._client.aclose()
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        if self._client is None:  # closed meanwhile
+            raise redis.ConnectionError("not open")
+        self.round_trips += 1
+        if self.address.kind == "cluster":
+            node, pipeline = await self._node(), self._client.pipeline()
+            for command in commands:
+                pipeline.execute_command(*command, target_nodes=node)
+            return list(await pipeline.execute(raise_on_error=False))
+        pool = self._client.connection_pool
+        connection = await pool.get_connection()
+        replies: list[Any] = []
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            for name, *_ in commands:
+                try:
+                    reply = await connection.read_response()
+                except ResponseError as error:
+                    reply = error
+                else:
+                    if (shape := self._shapes.get(name)) is not None:
+                        reply = shape(reply)
+                replies.append(reply)
+        finally:
+            await pool.release(connection)
+        return replies
+
+    async def _ask[T](
+        self, run: Callable[[], Awaitable[T]], unsure: list[Exception] | None = None, *, seconds: float | None = None
+    ) -> T:
+        """What `run` returns. `seconds`: the command itself waits for so long, so that its time says nothing. A cut of
+        its connection says nothing either, as it is not sent again."""
+        if self._client is None:
+            self.fail("not open")
+        breaker, traffic = self.breaker, self.traffic
+        if breaker.is_open:
+            traffic.failures["skipped"] += 1
+            self.fail(breaker.outage)
+        traffic.running += 1
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE + (seconds or 0)) as limit, self._places:
+                breaker.running.add(limit)
+                try:
+                    result = await run()
+                finally:
+                    breaker.running.discard(limit)
+            breaker.last_answer = now = time.monotonic()
+            if seconds is None:
+                traffic.answered(now - began)
+            return result
+        except (RedisError, RedisClusterException, OSError) as error:
+            in_doubt = unsure is not None and (bool(unsure) or isinstance(error, TimeoutError))
+            if breaker.is_open:  # since another operation has waited in vain
+                traffic.failures["skipped"] += 1
+                self.fail(breaker.outage, in_doubt=in_doubt)
+            kind = _kind(error)
+            traffic.failures[kind] += 1
+            if kind == "refused":
+                breaker.last_answer = time.monotonic()
+            elif kind == "timeout" or seconds is None:
+                breaker.fail(self._words(error), began)
+            self.fail(error, in_doubt=in_doubt)
+        finally:
+            traffic.running -= 1
+            if not traffic.running:
+                self._unused.set()
+
+    async def _probe(self) -> bool:
+        """Whether the server answers over a new connection, and may be asked for the store's keys."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._renew()
+                (seconds, rest), reply = await self._exchange([("TIME",), self.probe])
+        except (RedisError, RedisClusterException, OSError, TypeError, ValueError):
+            return False
+        if isinstance(reply, _LATER):
+            return False
+        self.note_time(int(seconds) * 1_000_000 + int(rest))
+        self.breaker.last_answer = time.monotonic()
+        return True
+
+    # --- the server's clock -----------------------------------------------------------------------------------
+
+    def note_time(self, microseconds: int) -> None:
+        """The server has just said what time it is."""
+        self._time = microseconds / 1e6, time.monotonic()
+
+    def time(self) -> float:
+        """The server's time, in seconds since the epoch; the machine's own before the server has said it."""
+        at, then = self._time or (time.time(), time.monotonic())
+        return at + time.monotonic() - then
+
+
+def _code(error: Exception) -> str:
+    """How the server's reply begins."""
+    return (isinstance(error, RedisError) and error.status_code) or str(error).partition(" ")[0]
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server has changed nothing."""
+    return (
+        isinstance(error, _NOT_SENT)
+        or isinstance(error.__context__, ConnectionRefusedError)
+        or _code(error) in _REFUSED
+    )
+
+
+def _kind(error: Exception) -> Failure:
+    if isinstance(error, (TimeoutError, redis.TimeoutError)):
+        return "timeout"
+    return "connection" if isinstance(error, (OSError, InvalidResponse, *_LATER)) else "refused"
