@@ -348,6 +348,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 REMOVED: dict[str, str] = {
+    "completion": "use `toolgraft --install-completion`, or `--show-completion` for the script",
     "store move": "records cannot be moved to another store. Start with an empty one in graft_store; its tools and"
     " sessions come from toolgraft.toml. To copy a store, use `toolgraft backup`, or Redis's own backup",
 }
@@ -381,7 +382,7 @@ def removed(name: str) -> str:
 
 def check_command_line(words: Sequence[str]) -> None:
     """Raises ValueError if the arguments of `toolgraft` name a command or a flag of `serve` that was removed."""
-    names = [" ".join(words[:2])]
+    names = [" ".join(words[:count]) for count in (1, 2)]
     if words[:1] == ["serve"]:
         names += [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
     for name in names:

@@ -4,7 +4,6 @@ To start quickly, a command's module imports slow modules only inside its functi
 """
 
 import io
-import os
 import sys
 from typing import Annotated
 
@@ -13,7 +12,6 @@ import typer
 from addon.cli import (
     approvals,
     calls,
-    completion,
     config,
     console,
     demo,
@@ -38,7 +36,6 @@ app = typer.Typer(
     name="toolgraft",
     help="Tool calling for any Gemini client: set tools, see captured calls, send results.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -97,13 +94,10 @@ app.command("recover")(store.recover)
 app.add_typer(store.app, name="store")
 app.command("fake-gemini")(fake_gemini.serve)
 app.command("demo")(demo.show)
-app.command("completion")(completion.completion)
 
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # no traceback on terminals that are not UTF-8
-    if completion.VARIABLE in os.environ:
-        completion.prepare()
     app(prog_name="toolgraft")

@@ -1,36 +1,17 @@
-"""`toolgraft completion`: the shells' scripts, and the values of arguments that the running proxy knows."""
+"""Completion of arguments by what the running proxy knows."""
 
 import contextlib
 import io
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import typer
-
-VARIABLE = "_TOOLGRAFT_COMPLETE"
-"""The environment variable in which the shells' scripts ask for completions."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST = 50
 _TIMEOUT = 2.0
 """Seconds that a completion may wait for the proxy."""
-
-
-def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.", metavar="SHELL")],
-) -> None:
-    """Print the shell's completion script: eval "$(toolgraft completion bash)" in ~/.bashrc."""
-    from typer._completion_shared import get_completion_script
-
-    print(get_completion_script(prog_name="toolgraft", complete_var=VARIABLE, shell=shell))
-
-
-def prepare() -> None:
-    """Make the answers to the shells' scripts known to Typer."""
-    from typer._completion_classes import completion_init
-
-    completion_init()
 
 
 def waiting_for_approval(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:

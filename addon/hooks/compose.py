@@ -26,7 +26,6 @@ from addon.hooks.request_lines import RequestLines
 from addon.hooks.retirement import Retirement
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import ShadowFlows
-from addon.hooks.stdout import Stdout
 from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.supervisor.membership import membership
@@ -127,7 +126,7 @@ def build_addons() -> list[object]:
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
     reloading = Reloading(lifecycle)
     lines = RequestLines(lifecycle, routing, grafting, shadow_flows)
-    first = [Stdout(), lifecycle, LogLines(), Connections(lifecycle), Masking(), pool, upstream_factory]
+    first = [lifecycle, LogLines(), Connections(lifecycle), Masking(), pool, upstream_factory]
     last: list[object] = [Speedups(lifecycle)]
     if (member := membership()) is not None:
         last.append(Retirement(lifecycle, member))
