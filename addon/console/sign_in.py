@@ -63,7 +63,7 @@ def _opened(sessions: PageSessions, request: Request, access: Access) -> Respons
     session = sessions.open(access)
     response = reply({"page_key": session.page_key})
     response.set_cookie(
-        cookie_name(_headers(request)), session.cookie, int(SESSION_TTL), path="/", httponly=True, samesite="strict"
+        cookie_name(_headers(request)), session.cookie, SESSION_TTL, path="/", httponly=True, samesite="strict"
     )
     return response
 

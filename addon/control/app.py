@@ -106,7 +106,7 @@ def create_app(
         metrics=metrics,
         version=version,
         tokens=tokens,
-        page_sessions=None if token is None else PageSessions(settings.state, token, tokens),
+        page_sessions=None if token is None else PageSessions(settings.state, token, tokens, lambda: store.secret),
         audit=Audit(settings.state, durable=settings.durability == "power"),
         pins=pins,
         shared=shared,

@@ -62,12 +62,7 @@ def _console(runtime: Runtime) -> str:
     sessions = None if runtime.control is None else runtime.control.api.page_sessions
     if sessions is None:
         return url
-    try:
-        return (
-            f"{url}#{sessions.new_link()} (signs in once, within 15 minutes; `./run_proxy.sh console` prints another)"
-        )
-    except OSError:
-        return url  # the token signs in as well
+    return f"{url}#{sessions.new_link()} (signs in once, within 15 minutes; `./run_proxy.sh console` prints another)"
 
 
 def _tools(executors: Executors) -> Iterator[str]:
