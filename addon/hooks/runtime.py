@@ -46,7 +46,6 @@ from addon.web import tasks
 from addon.web.server import ControlServer, bind, url_of
 from addon.web.token import clear_address, lock_folder, make_folder, own_token, write_address, write_file
 from addon.web.uvicorn_limits import Bounds
-from store import disk
 from store.base import Store, StoreError, run_now
 from store.budget import Budget
 from store.factory import open_url
@@ -280,8 +279,6 @@ class Runtime:
         await self.executors.open(changed=self._share)
         self._share()
         self.ready.set()
-        if self.settings.durability == "power":
-            disk.use_process()
         if self._server is not None:
             await self._server.start()
             write_address(self.settings.state, self._server.url)

@@ -57,7 +57,7 @@ class Audit:
         try:
             try:
                 file = self._append(_line(entry_id, caller, name, details))
-                flush = disk.begin_flush(file) if self._durable else None
+                flush = file.begin_flush() if self._durable else None
                 if flush_first and flush is not None:
                     await flush
             except OSError as error:

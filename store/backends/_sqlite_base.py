@@ -3,6 +3,7 @@
 The modules that build on this one know the contents of the tables.
 """
 
+import abc
 import contextlib
 import itertools
 import os
@@ -14,22 +15,17 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import filelock
 
+from store import disk
 from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends import _sqlite_schema as schema
-from store.backends._call_pages import CallPages
 from store.backends._changes import Changes, Deletions
-from store.backends._checkpoints import Checkpoints
 from store.backends._clocks import ClockNote, Clocks
-from store.backends._handed_over import HandedOver
-from store.backends._key_filter import BEGINNINGS, KeyFilter
-from store.backends._note_log import NoteLog
-from store.backends._sqlite_transaction import EVENT_PAGES, PAGES, Transaction, note_time
-from store.backends._syncs import Syncs
+from store.backends._sqlite_transaction import Transaction, note_time
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
-from store.base import StoreBusy, StoreUnavailable
+from store.base import NotDurable, StoreBusy, StoreUnavailable
 from store.budget import Budget, Share
 from store.models import Call, Session
 
@@ -64,10 +60,8 @@ class SqliteBase(Waits):
         self.secret, self.epoch = b"", ""
         self._db: sqlite3.Connection | None = None
         self._lock: filelock.FileLock | None = None
-        self._checkpoints: Checkpoints | None = None
-        self._syncs: Syncs | None = None
-        self._notes: NoteLog | None = None
-        self._key_filter: KeyFilter | None = None  # of the keys of turns with calls
+        self._log: disk.File | None = None  # SQLite's, if acknowledgements wait for the disk
+        self._safe = 0  # the number of changed rows that survive a power failure
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
@@ -77,10 +71,7 @@ class SqliteBase(Waits):
         self._file_error = ""
         self._damage = ""
         self._last_event = self._lost_event = 0
-        self._last_change = 0  # the number of rows that the connection has changed
         self._waiters = Waiters()
-        self._call_pages = CallPages()
-        self._handed_over = HandedOver(self._write_nothing)
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
@@ -111,17 +102,16 @@ class SqliteBase(Waits):
             meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
             self.secret, self.epoch = meta["secret"], meta["epoch"]
             if not self.read_only:
-                self._notes = NoteLog(files.notes_of(self.path), self.secret)
-                beside = (files.wal_of(self.path), self._notes.path)
-                self._files = {file: files.identity(file) for file in (self.path, *beside)}
+                log = files.wal_of(self.path)
+                self._files = {file: files.identity(file) for file in (self.path, log)}
             self._lost_event = int(meta.get("lost_event", 0))
             self._resume_clocks(meta.get("clock"))
             if not self.read_only:
+                self._take_over_notes()
                 self._settle_unreadable()
-                self._key_filter = KeyFilter(self._rows(f"{BEGINNINGS} FROM turn_key")[0][0])
                 if self.durability == "power":
-                    self._syncs = Syncs(files.wal_of(self.path), self._changes)
-                self._checkpoints = Checkpoints(self.path, files.size_of_log(self.path))
+                    self._log = disk.File(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
+                    self._safe = self._db.total_changes
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
             cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
@@ -131,6 +121,9 @@ class SqliteBase(Waits):
         except BaseException:
             await self.close()
             raise
+
+    @abc.abstractmethod
+    def _take_over_notes(self) -> None: ...
 
     def _settle_unreadable(self) -> None:
         """Make sure that no worker gets an unreadable call, and that no proxy waits for one."""
@@ -161,35 +154,21 @@ class SqliteBase(Waits):
     def clock_doubt(self) -> str:
         return self._clocks.note.doubt
 
-    def _write_nothing(self) -> None:
-        """What waits for the next write is written along."""
-        with Transaction(self):
-            pass
-
     async def close(self) -> None:
         self._waiters.close()
-        if self._db and not self.read_only:
-            with contextlib.suppress(StoreUnavailable):  # then its client may get an answer twice
-                self._handed_over.close()
-        if self._checkpoints and self._db:
-            with contextlib.suppress(StoreUnavailable):  # then the next start writes them
-                self._write_notes_now()
-            self._checkpoints.close()
-            files.end_history(self._db)
         if self._db:
+            if self.secret and not self.read_only:
+                files.end_history(self._db)
             self._db.close()
-        if self._notes:
-            self._notes.close()
         if self._lock:
             self._lock.release()
-        self._checkpoints = self._syncs = self._notes = self._key_filter = self._db = self._lock = None
+        self._db = self._log = self._lock = None
         self.busy_timeout = self.locked_since = None
-        self._files, self._file_error, self._damage, self._last_change = {}, "", "", 0
+        self._files, self._file_error, self._damage = {}, "", ""
         self._sessions.clear()
         self._leases.clear()
         self._writes.clear()
         self._calls.clear()
-        self._call_pages.clear()
 
     async def ping(self) -> None:
         if self.read_only:
@@ -211,14 +190,18 @@ class SqliteBase(Waits):
         self._check_writable()
 
     async def sync(self) -> None:
-        self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
+        written = self._connection.total_changes
         if not self.read_only:
             self._check_files()
-        if self._syncs is not None:
-            await self._syncs.sync()
-
-    def _changes(self) -> int:
-        return self._connection.total_changes
+        if self._log is None or self._safe >= written:
+            return
+        try:
+            await self._log.begin_flush()
+        except OSError as error:
+            raise NotDurable(
+                f"store {self.path}: what was written last may not survive a power failure: {error}"
+            ) from error
+        self._safe = max(self._safe, written)
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -251,12 +234,6 @@ class SqliteBase(Waits):
         """Update the state after a committed transaction, and wake waiters."""
         self.locked_since = None
         self._last_event += len(tx.events)
-        changes = self._connection.total_changes
-        if self._checkpoints and changes != self._last_change:
-            self._last_change = changes
-            # besides, the records count twice, since events contain them
-            pages = EVENT_PAGES * len(tx.events) or PAGES
-            self._checkpoints.wrote(pages * schema.PAGE_SIZE + tx.size + sum(2 * len(event[3]) for event in tx.events))
         self._forget_calls(tx.calls, tx.changed)
         if self._waiters:
             self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
@@ -267,16 +244,6 @@ class SqliteBase(Waits):
             self._calls.pop(call.call_id)
         if changed:
             self._calls.clear()
-        self._call_pages.forget({*(call.session for call in written), *changed})
-
-    async def _write_notes(self) -> None:
-        """Write all notes to the database."""
-        self._write_notes_now()
-
-    def _write_notes_now(self) -> None:
-        if self._notes and self._notes.notes:
-            with Transaction(self, with_notes=False) as tx:
-                tx.write_notes(self._notes)
 
     def _note(self, session: str, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
         """A write to the session's ledger concerned these turns and keys."""

@@ -26,11 +26,6 @@ MAY_BE_LOST = """
 
 
 class SqliteCalls(SqliteBase):
-    def _update(self) -> Transaction:
-        """A write of calls alone. It does not take the pending notes along: look-ups find the same without it, and with
-        every result notes would be written a few at a time."""
-        return Transaction(self, with_notes=False)
-
     async def call(self, session: str, call_id: str) -> Call:
         return self._call(call_id, session)
 
@@ -67,10 +62,6 @@ class SqliteCalls(SqliteBase):
         cursor: str | None = None,
     ) -> Page[Call]:
         rules.check_limit(limit)
-        self._connection  # noqa: B018 - raises StoreUnavailable if it is closed
-        asked = status, name, newest_first, limit, cursor
-        if (known := self._call_pages.get(session, asked)) is not None:
-            return known
         filters = {"session": session, "status": status, "name": name}
         filters = {column: value for column, value in filters.items() if value is not None}
         order = "DESC" if newest_first else "ASC"
@@ -85,10 +76,7 @@ class SqliteCalls(SqliteBase):
             *filters.values(),
             limit + 1,
         )
-        page = rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
-        if not self.read_only:
-            self._call_pages.keep(session, asked, page, sum(len(record) for _, record in rows))
-        return page
+        return rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
 
     async def calls_cursor(
         self, moment: float, *, session: str | None = None, newest_first: bool = False
@@ -104,7 +92,7 @@ class SqliteCalls(SqliteBase):
         error: str | None = None,
         parts: Sequence[Document] = (),
     ) -> tuple[Call, bool]:
-        with self._update() as tx:
+        with Transaction(self) as tx:
             call = self._call(call_id, session)
             if (answer := states.answered(call, result=result, error=error, now=tx.times, parts=parts)) is None:
                 return call, False
@@ -115,7 +103,7 @@ class SqliteCalls(SqliteBase):
 
     def _change(self, session: str, call_id: str, change: Callable[[Call, Now], Call | None]) -> Call:
         """Replace the call by the result of `change(call, now)`, unless it is None. Returns the current call."""
-        with self._update() as tx:
+        with Transaction(self) as tx:
             call = self._call(call_id, session)
             if (after := change(call, tx.times)) is None:
                 return call
@@ -129,7 +117,7 @@ class SqliteCalls(SqliteBase):
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
-        with self._update() as tx:
+        with Transaction(self) as tx:
             now = tx.times
             while (call := self._claimable(session, names, now.steady)) is not None:
                 lost = states.lost(call, proxies=self._proxies(now.steady), now=now)
@@ -169,7 +157,7 @@ class SqliteCalls(SqliteBase):
         return states.lease_left(self._call(call_id, session), steady=self._clocks.steady())
 
     async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        with self._update() as tx:
+        with Transaction(self) as tx:
             call = states.renewed(self._call(call_id, session), worker=worker, lease=lease, now=tx.times)
             put_call(tx, call, quietly=lease > 0)
         return call
@@ -212,7 +200,7 @@ class SqliteCalls(SqliteBase):
         states.check_lease(lease)
         self._check_files()
         self._leases[proxy_id] = self._clocks.steady() + lease
-        with self._update() as tx:
+        with Transaction(self) as tx:
             _saw_proxy(tx, proxy_id)
 
     async def drop(self, proxy_id: str) -> list[Call]:
@@ -239,7 +227,7 @@ class SqliteCalls(SqliteBase):
         """Settle the lost calls among the records that `find` returns, given the proxies with a lease. `without`: the
         proxy whose lease ends now."""
         settled = []
-        with self._update() as tx:
+        with Transaction(self) as tx:
             now = tx.times
             proxies = self._proxies(now.steady) - {without}
             for known in records.read_all(Call, [record for (record,) in find(tx, proxies)]):

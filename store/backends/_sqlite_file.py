@@ -13,10 +13,14 @@ from typing import NoReturn
 
 import filelock
 
-from store.backends import _checkpoints as checkpoints
 from store.backends import _clocks as clocks
 from store.backends import _sqlite_schema as schema
 from store.base import StoreUnusable
+
+LOG_PAGES = 1000
+"""The number of pages in the log from which the commit that exceeds it moves the log into the database, and waits for
+the disk. No other connection does so: SQLite before 3.51.3 could lose a commit that restarts the log while another
+connection begins to move it. While a reader stays, the log grows. It is truncated after that."""
 
 
 def refuse(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
@@ -53,15 +57,6 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
-
-
-def notes_of(path: Path) -> Path:
-    return path.with_name(path.name + "-notes")
-
-
-def size_of_log(path: Path) -> int:
-    log = wal_of(path)
-    return log.stat().st_size if log.exists() else 0
 
 
 def take_lock(path: Path) -> filelock.FileLock:
@@ -207,8 +202,8 @@ def cut_leases(db: sqlite3.Connection, latest: float) -> None:
 def _tune(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA journal_mode = wal")
     db.execute("PRAGMA synchronous = normal")
-    db.execute("PRAGMA wal_autocheckpoint = 0")
-    db.execute(f"PRAGMA journal_size_limit = {checkpoints.LIMIT}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+    db.execute(f"PRAGMA journal_size_limit = {2 * LOG_PAGES * schema.PAGE_SIZE}")
 
 
 def move_log(db: sqlite3.Connection) -> None:

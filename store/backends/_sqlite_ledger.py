@@ -10,7 +10,7 @@ from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._changes import Changes
 from store.backends._sqlite_base import Rows
-from store.backends._sqlite_noting import SqliteNoting
+from store.backends._sqlite_notes import SqliteNotes
 from store.backends._sqlite_transaction import Transaction, batches
 from store.base import MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
@@ -20,7 +20,7 @@ _BEST = (
 )
 
 
-class SqliteLedger(SqliteNoting):
+class SqliteLedger(SqliteNotes):
     async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
         rules.check_calls(turn, calls)
         with Transaction(self) as tx:
@@ -109,7 +109,7 @@ class SqliteLedger(SqliteNoting):
     def _known(self, session: str, keys: Collection[bytes]) -> set[bytes]:
         """Those of the keys that any turn with calls has."""
         found: set[bytes] = set()
-        for marks, asked in batches(self._possible(keys)):
+        for marks, asked in batches(keys):
             statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
             found.update(key for (key,) in self._rows(statement, session, *asked))
         return found
@@ -117,7 +117,7 @@ class SqliteLedger(SqliteNoting):
     def _turns_by_key(self, session: str, keys: Collection[bytes], most: int) -> dict[bytes, list[int]]:
         """The `seq` of the turns that have these keys: at most so many for each, the best first."""
         turns: dict[bytes, list[int]] = {}
-        for marks, asked in batches(self._possible(keys)):
+        for marks, asked in batches(keys):
             limit = most * len(asked)
             statement = f"SELECT key, delivered, turn FROM turn_key WHERE session = ? AND key IN ({marks}) LIMIT ?"
             rows = self._rows(statement, session, *asked, limit)
@@ -129,15 +129,7 @@ class SqliteLedger(SqliteNoting):
                     of_key.append(turn)
         return turns
 
-    def _possible(self, keys: Collection[bytes]) -> Collection[bytes]:
-        """The keys without most of those that no turn has."""
-        return keys if self._key_filter is None else self._key_filter.possible(keys)
-
     def _add_keys(self, db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
-        if not keys:
-            return
-        if self._key_filter is not None:
-            self._key_filter.add(keys)
         db.executemany(
             "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
             [(turn.session, key, turn.delivered, seq) for key in keys],

@@ -70,7 +70,6 @@ class SqliteResponses(SqliteBase):
                     " VALUES (?, ?, ?, ?, ?, ?)",
                     (session, response.response_id, undelivered.key, undelivered.proxy_id, tx.now, answer),
                 )
-            tx.size += sum(len(text) for text in [record, tools, document, answer, *dict(calls).values()] if text)
 
     async def take_back(self, session: str, response_id: str, *, head: str | None = None) -> None:
         with Transaction(self) as tx:

@@ -76,8 +76,8 @@ class SqliteRetries(SqliteCalls):
         return turn, calls
 
     async def mark_handed_over(self, session: str, response_id: str) -> None:
-        self._check_writable()
-        self._handed_over.add(session, response_id)
+        with Transaction(self) as tx:
+            forget_answer(tx, session, response_id)
 
     async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         with Transaction(self) as tx:
@@ -89,8 +89,7 @@ class SqliteRetries(SqliteCalls):
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
     ) -> tuple[str, Document | None] | None:
-        kept = self._rows("SELECT response_id FROM unsent WHERE session = ? AND key = ?", session, key)
-        if all((session, response_id) in self._handed_over.answers for (response_id,) in kept):
+        if not self._rows("SELECT 1 FROM unsent WHERE session = ? AND key = ?", session, key):
             return None  # as for nearly every request: nothing is written for them
         with Transaction(self) as tx:
             now = tx.times

@@ -58,7 +58,6 @@ class SqliteSessions(SqliteBase):
         return stored
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
-        await self._write_notes()  # otherwise a start after a kill would restore the session's notes
         with Transaction(self) as tx:
             rules.check_version(self._known_session(name).record, name, if_version)
             deleted = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount

@@ -1,4 +1,4 @@
-"""Transactions of the SQLite backend, which write events and notes along."""
+"""Transactions of the SQLite backend, which write their events."""
 
 import contextlib
 import itertools
@@ -7,55 +7,27 @@ from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from store.backends import _sqlite_notes as notes
-from store.backends import _sqlite_schema as schema
 from store.backends._clocks import ClockNote, Now
-from store.backends._note_log import NoteLog
 from store.models import Call
 
 if TYPE_CHECKING:
     from store.backends._sqlite_base import SqliteBase
 
-PAGES = 4
-"""About the number of pages that a small write adds to the log."""
-
-EVENT_PAGES = 8
-"""About the number that the write of a record, with its event, adds to it: 6 for a call that is answered, and 22 for a
-new turn with a call."""
-
 
 class Transaction:
-    """An atomic write, with its events, and with the notes that are not in the database yet: they are visible in the
-    transaction, and it does not survive without them. Answers that were handed over are forgotten in it. Waiters are
-    woken after the commit. `with_notes` False: only for writes that add nothing to look-ups.
+    """An atomic write, with its events. Waiters are woken after the commit.
 
     Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, any exception rolls back.
     """
 
-    __slots__ = (
-        "_forgotten",
-        "_ledger_writes",
-        "_store",
-        "_with_notes",
-        "_written_notes",
-        "calls",
-        "changed",
-        "db",
-        "events",
-        "now",
-        "size",
-    )
+    __slots__ = ("_ledger_writes", "_store", "calls", "changed", "db", "events", "now")
 
-    def __init__(self, store: "SqliteBase", *, with_notes: bool = True) -> None:
+    def __init__(self, store: "SqliteBase") -> None:
         store._check_writable()
         self._store = store
-        self._with_notes = with_notes
-        self._written_notes: NoteLog | None = None
-        self._forgotten: list[tuple[str, str]] = []
         self.db = store._connection
         self.now = store.clock()
         self.events: list[tuple[int, str, str, str, float]] = []
-        self.size = 0  # bytes of large records that are not in events
         self.calls: list[Call] = []  # the written calls
         self.changed: list[str] = []  # sessions with deleted calls or changed tools
         self._ledger_writes: list[tuple[str, Collection[str], Collection[bytes]]] = []
@@ -74,37 +46,11 @@ class Transaction:
         self._ledger_writes.append((session, turn_ids, keys))
 
     def __enter__(self) -> Self:
-        if self._store._checkpoints:
-            self._store._checkpoints.begins()
-        self._begin()
-        if self._with_notes and (log := self._store._notes) and log.notes:
-            try:
-                self.write_notes(log)
-            except sqlite3.Error:  # notes are retried on their own, and must not prevent other writes
-                self._written_notes = None
-                self._roll_back()
-                self._begin()
-        if handed_over := self._store._handed_over.answers:
-            self._forgotten = [*handed_over]
-            try:
-                self.db.executemany("DELETE FROM unsent WHERE session = ? AND response_id = ?", self._forgotten)
-            except sqlite3.Error as error:
-                self._roll_back()
-                self._store._fail(error)
-        return self
-
-    def write_notes(self, log: NoteLog) -> None:
-        """Write all notes that are not in the database yet."""
-        self._written_notes = log
-        for note in log.notes:
-            notes.save(self.db, note)
-        self.size += len(log.notes) * PAGES * schema.PAGE_SIZE
-
-    def _begin(self) -> None:
         try:
             self.db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             self._store._fail(error)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,10 +67,6 @@ class Transaction:
         except sqlite3.Error as failure:
             self._roll_back()
             self._store._fail(failure)
-        if self._written_notes:
-            self._written_notes.clear()
-        if self._forgotten:
-            self._store._handed_over.forget(self._forgotten)
         for session, turn_ids, keys in self._ledger_writes:
             self._store._note(session, turn_ids, keys)
         self._store._after_commit(self)

@@ -1,7 +1,7 @@
 """The store in one SQLite file: it outlives the process, and one process writes it.
 
 Runs in the thread of the event loop that opened it, and suspends only to wait for another program: each method is a few
-indexed statements in one transaction. Moving the log into the file may take longer, and is done by `_checkpoints`.
+indexed statements in one transaction.
 """
 
 import inspect
@@ -25,7 +25,7 @@ PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoro
     "wait_call",
     "wait_claimable",
     "follow",
-} | {"_is_claimable", "_write_notes"}
+} | {"_is_claimable"}
 """The methods that read or write. The waiting methods are built on them."""
 
 

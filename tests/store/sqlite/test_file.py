@@ -1,20 +1,12 @@
 """The file of a SQLite store, and what happens to it while the store is open."""
 
-# ruff: noqa: ASYNC110, ASYNC240
-
 import asyncio
-import contextlib
-import itertools
-import random
 import sqlite3
 import stat
-import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from store.backends import _checkpoints
 from store.backends.sqlite import SqliteStore
 from store.base import CursorLost, StoreUnavailable, run_now
 from store.models import CachedTools, Policy, Response, Toolset, Turn
@@ -47,40 +39,8 @@ async def test_missing_folders_and_the_database_are_made_for_the_user_alone(tmp_
     await store.put_policy("one", Policy())
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, folder.parent, *folder.iterdir()]}
     assert modes.pop("state") == modes.pop("graft") == 0o700
-    assert modes.keys() == {"graft.db", "graft.db-wal", "graft.db-shm", "graft.db-notes", "graft.db.lock"}
+    assert modes.keys() == {"graft.db", "graft.db-wal", "graft.db-shm", "graft.db.lock"}
     assert set(modes.values()) == {0o600}
-    await store.close()
-
-
-async def test_the_log_grows_about_as_fast_as_checkpoints_assume(store: SqliteStore, path: Path) -> None:
-    """A checkpoint takes a core for a while, so it must not come several times as often as the log's size asks for."""
-    checkpoints, log = store._checkpoints, path.with_name(f"{path.name}-wal")
-    assert checkpoints is not None
-
-    def sizes() -> tuple[int, int]:
-        return checkpoints._written, log.stat().st_size
-
-    for write in (
-        lambda number: save(store, f"t{number}", keys=[random.Random(number).randbytes(16)]),
-        lambda number: store.answer("one", f"c-t{number}", result={"celsius": number}),
-    ):
-        assumed, actual = sizes()
-        for number in range(60):
-            await write(number)
-        assumed, actual = (after - before for after, before in zip(sizes(), (assumed, actual), strict=True))
-        assert actual / 2 < assumed < 2 * actual, (assumed, actual)
-
-
-async def test_keys_of_turns_are_known_again_after_a_restart(store: SqliteStore, path: Path) -> None:
-    keys = [b"", b"k", b"key", *(random.Random(number).randbytes(16) for number in range(300))]
-    for number, key in enumerate(keys[:200]):
-        await save(store, f"t{number}", keys=[key])
-    assert (await store.look_up("one", known=keys)).known == set(keys[:200])
-    await store.close()
-    store = SqliteStore(path)
-    await store.open()
-    await save(store, "new", keys=keys[200:250])
-    assert (await store.look_up("one", known=keys)).known == set(keys[:250])
     await store.close()
 
 
@@ -224,105 +184,6 @@ async def test_an_error_of_sqlite_is_unavailable_and_undoes_the_transaction(stor
 async def test_another_thread_is_told_instead_of_being_served(store: SqliteStore) -> None:
     with pytest.raises(StoreUnavailable, match="thread"):
         await asyncio.to_thread(run_now, store.ping())
-
-
-@contextlib.asynccontextmanager
-async def grows(path: Path) -> AsyncIterator[None]:
-    """Wait until the file is larger than before: the log was moved into it. Bounded."""
-    before = path.stat().st_size
-    async with asyncio.timeout(10):
-        yield
-        while path.stat().st_size <= before:
-            await asyncio.sleep(0.005)
-
-
-async def test_the_log_is_moved_into_the_file_beside_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_checkpoints, "STEP", 1 << 18)
-    monkeypatch.setattr(_checkpoints, "QUIET", 0.01)
-    store = SqliteStore(path)
-    await store.open()
-    async with grows(path):
-        for number in range(100):
-            await fill(store, f"t{number}", "x" * 1000)
-    await store.close()
-
-
-async def test_one_large_response_is_reason_enough_to_move_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_checkpoints, "STEP", 1 << 20)
-    monkeypatch.setattr(_checkpoints, "QUIET", 0.01)
-    store = SqliteStore(path)
-    await store.open()
-    async with grows(path):
-        await store.add_response(a_response(0, pad="x" * (1 << 20)))
-    await store.close()
-
-
-def generation(path: Path) -> bytes:
-    """Another after each restart of the log."""
-    with path.with_name(path.name + "-wal").open("rb") as log:
-        return log.read(24)[12:]
-
-
-async def test_a_log_is_used_again_from_its_start_while_writing_goes_on(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_checkpoints, "STEP", 1 << 16)
-    monkeypatch.setattr(_checkpoints, "QUIET", 0.05)
-    monkeypatch.setattr(_checkpoints, "LIMIT", 1 << 18)
-    store = SqliteStore(path)
-    await store.open()
-    await fill(store)
-    first = generation(path)
-    async with asyncio.timeout(20):
-        for number in itertools.count():
-            await fill(store, f"t{number}", "x" * 1000)
-            if generation(path) != first:
-                break
-            await asyncio.sleep(0)
-    await store.close()
-
-
-async def test_a_writer_that_pauses_now_and_then_waits_for_no_restart_of_the_log(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_checkpoints, "STEP", 1 << 16)
-    monkeypatch.setattr(_checkpoints, "QUIET", 0.05)
-    monkeypatch.setattr(_checkpoints, "LIMIT", 1 << 18)
-    move = _checkpoints.move
-    modes: list[str] = []
-
-    def noted(db: sqlite3.Connection, mode: str) -> tuple[bool, int]:
-        try:
-            return move(db, mode)
-        finally:
-            modes.append(mode)
-
-    monkeypatch.setattr(_checkpoints, "move", noted)
-    store = SqliteStore(path)
-    await store.open()
-    await fill(store)
-    first = generation(path)
-    async with asyncio.timeout(20):
-        for number in itertools.count():
-            known = len(modes)
-            await fill(store, f"t{number}", "x" * 1000)
-            if generation(path) != first:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.1 if modes else 0):
-                    while len(modes) == known:
-                        await asyncio.sleep(0.001)
-    assert set(modes) == {"PASSIVE"}
-    await store.close()
-
-
-async def test_closing_ends_the_thread(path: Path) -> None:
-    before = set(threading.enumerate())
-    store = SqliteStore(path)
-    await store.open()
-    assert set(threading.enumerate()) != before
-    await store.close()
-    assert set(threading.enumerate()) == before
 
 
 async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
