@@ -114,6 +114,17 @@ def image_kind(name: str, size: int) -> Kind:
     return Kind(name, b",".join(contents), 300)
 
 
+def new_image_kind(name: str, size: int) -> Kind:
+    """A chat whose newest message has an image, inline, that no other conversation has."""
+    data = _MARK.decode() + base64.b64encode(random.Random(size).randbytes(size * 3 // 4)).decode()
+    contents = [
+        _turn("user", {"text": _PREAMBLE + words(40, 0)}),
+        _turn("model", {"text": words(300, 1)}),
+        _turn("user", {"text": words(100, 2)}, {"inlineData": {"mimeType": "image/png", "data": data}}),
+    ]
+    return Kind(name, b",".join(contents), 300)
+
+
 def agent_kind(name: str, size: int, turns: int) -> Kind:
     """A history of about `size` bytes in which three of four turns are the client's own calls and their responses: a
     question, three steps, an answer, and so on. `turns` is one more than a multiple of eight."""

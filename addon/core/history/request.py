@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import xxhash
 
-from addon.core.framing.documents import Malformed, Member, members
-from addon.core.history.contents import contents_at, contents_in, object_in
+from addon.core.framing.documents import Malformed, Member, elements, members
+from addon.core.framing.inline_data import shortened
+from addon.core.history.contents import Content, Span, TextContent, contents_at
 from addon.core.history.turns import History
-from addon.core.history.usual import usual_in
 
 _LAST = 64
 
@@ -100,20 +100,29 @@ class Request(NamedTuple):
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
-    """Read a body whose request object lies under the keys of `path` (in camelCase). Raises Malformed."""
-    if known is not None:
-        return _resume(body, path, known)
-    start, end, outer_names = _descend(body, path)
-    if (usual := usual_in(body, start, end)) is not None:
-        return Request(body, start, end, outer_names, tuple(usual[0]), usual[1])
-    if (read := object_in(body, start, end)) is not None:
-        return Request(body, start, end, outer_names, tuple(read[0]), History.of(*read[1:]))
-    found = members(body, start, end)
-    history = History((), 0)
-    for member in found:
-        if member.name == "contents":
-            history = _history(body, member)
-    return Request(body, start, end, outer_names, tuple(found), history)
+    """Read a body whose request object lies under the keys of `path` (in camelCase). Raises Malformed.
+
+    Behind a known prefix, only the new bytes are read. They continue the `contents` array after an element, so an
+    artificial opening in front of them makes them a document of their own."""
+    if known is None:
+        short = shortened(body)
+    else:
+        opening = b"".join(b'{"%b":' % name.encode() for name in path) + b'{"contents":[{"parts":[]}'
+        short = shortened(opening + body[known.end :], known.end - len(opening))
+    data, place = short.data, short.place
+    start, end, outer_names = _descend(data, path, known.outer_names if known else ())
+    found = members(data, start, end)
+    array = next((member for member in found if member.name == "contents"), None)
+    spans, contents = _contents(data, array) if array else ([], [])
+    spans = [(place(begin), place(stop)) for begin, stop in spans]
+    found = [Member(name, *map(place, places)) for name, *places in found]
+    if known is None:
+        return Request(body, place(start), place(end), outer_names, tuple(found), History.of(spans, contents))
+    found = [*known.before[:-1], known.before[-1]._replace(end=found[0].end), *found[1:]]
+    if len({m.name for m in found}) != len(found):
+        raise Malformed("an object names a key twice")
+    history = History.of(spans[1:], contents[1:], known.history)
+    return Request(body, known.start, place(end), known.outer_names, tuple(found), history, known)
 
 
 def _descend(
@@ -135,36 +144,14 @@ def _descend(
     return start, end, tuple(outer_names)
 
 
-def _history(body: bytes, contents: Member) -> History:
-    first = body[contents.start]
-    if first == ord("{"):
-        span = contents.start, contents.end
-        return History.of([span], contents_at(body, [span]))
-    if first != ord("["):
-        return History((), 0)
-    return History.of(*contents_in(body, contents.start, contents.end))
-
-
-def _resume(body: bytes, path: Sequence[str], known: Prefix) -> Request:
-    """Read only the bytes after the known prefix. They continue the `contents` array after an element, so an artificial
-    opening in front of them makes them a document of their own."""
-    opening = b"".join(b'{"%s":' % name.encode() for name in path) + b'{"contents":[{"parts":[]}'
-    tail = opening + body[known.end :]
-    shift = known.end - len(opening)
-    start, end, _ = _descend(tail, path, known.outer_names)
-    read = object_in(tail, start, end)
-    if read is None:
-        members(tail, start, end)  # raises, with what is wrong
-        raise Malformed("an object names a key twice")
-    (array, *rest), spans, contents = read
-    spans = [(a + shift, b + shift) for a, b in spans[1:]]
-    *before, array_member = known.before
-    found = [*before, Member(*array_member[:3], array.end + shift)]
-    found += [Member(name, key + shift, begin + shift, stop + shift) for name, key, begin, stop in rest]
-    if len({m.name for m in found}) != len(found):
-        raise Malformed("an object names a key twice")
-    history = History.of(spans, contents[1:], known.history)
-    return Request(body, known.start, end + shift, known.outer_names, tuple(found), history, known)
+def _contents(data: bytes, array: Member) -> tuple[list[Span], list[Content | TextContent]]:
+    """The spans of the Contents, and the Contents. Proto JSON accepts one Content for a list."""
+    spans: list[Span] = []
+    if data[array.start] == ord("{"):
+        spans = [(array.start, array.end)]
+    elif data[array.start] == ord("["):
+        spans = elements(data, array.start, array.end)
+    return spans, contents_at(data, spans)
 
 
 def assemble(request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None = None) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, all_utf8_of, decode, parts_of, trimmed
+from addon.core.framing.inline_data import LONG, shortened
 from addon.core.history.contents import UNREAD, Content, Part, Span, TextContent, content_at
 from addon.core.history.placeholder import may_hold_id
 from addon.core.history.visible import count_words, visible_form
@@ -94,7 +95,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
 
     def full_utf8(self, body: bytes) -> bytes:
         """The text of the turn in UTF-8, even if it was not kept."""
-        return self.utf8 if self.is_text_known else _hash_run(body, self.spans)[0]
+        return self.utf8 if self.is_text_known else _hash_run(body, self.side, self.spans)[0]
 
     def full_text(self, body: bytes) -> str:
         """The text of the turn, even if it was not kept."""
@@ -108,7 +109,8 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         """The number of different words in the turn, as `count_words` counts them, which stops early."""
         if self._word_count < 0:
             try:
-                self._word_count = count_words(part for content in self.contents(body) for part in parts_of(content))
+                contents = [decode(shortened(body[start:end]).data) for start, end in self.spans]
+                self._word_count = count_words(part for content in contents for part in parts_of(content))
             except Malformed:
                 self._word_count = 0
         return self._word_count
@@ -200,7 +202,8 @@ class History:
                     chain = turn.chain
                     continue
                 if utf8 is None or turn.only_text is _NO_TEXT:
-                    utf8, digest = _hash_run(body, turn.spans, turn.parts)
+                    may_hold_data = turn.side == "model" and turn.end - turn.start > LONG
+                    utf8, digest = _hash_run(body, turn.side, turn.spans, None if may_hold_data else turn.parts)
                     turn.parts = None
                 else:
                     if not utf8 or not _SPACE < utf8[0] < _ASCII_END or not _SPACE < utf8[-1] < _ASCII_END:
@@ -239,13 +242,13 @@ _AT_ONCE = 32
 """How many turns are read at once: many, but what they say stays in the processor's caches."""
 
 
-def _hash_run(body: bytes, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[bytes, bytes]:
+def _hash_run(body: bytes, side: Side, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[bytes, bytes]:
     """The text and the digest of a run. `parts`: its parts, if they are known. A run that cannot be decoded is hashed
     by its bytes and equals no other."""
     try:
         if parts is None:
-            view = memoryview(body)
-            parts = [part for start, end in spans for part in content_at(view[start:end]).each()]
+            pieces = [shortened(body[start:end], is_answer=side == "model").data for start, end in spans]
+            parts = [part for piece in pieces for part in content_at(piece).each()]
         return visible_form(parts)
     except (*UNREAD, Malformed):
         return b"", xxhash.xxh3_128_digest(b"unread" + b"".join(body[start:end] for start, end in spans))

@@ -12,6 +12,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, all_utf8_of, camel, decode, encode, get, objects, trimmed, utf8_of
+from addon.core.framing.inline_data import identity, shortened
 from addon.core.history.contents import Part
 
 _NULL = msgspec.Raw(b"null")
@@ -23,7 +24,7 @@ _raw_parts = msgspec.json.Decoder(list[Part])
 
 def visible_digest(parts: Iterable[Document]) -> bytes:
     """The digest that `turns.History.identify` computes for a turn of these (decoded) parts."""
-    return visible_form(_raw_parts.decode(encode(list(parts))))[1]
+    return visible_form(_raw_parts.decode(shortened(encode(list(parts)), is_answer=True).data))[1]
 
 
 PREFIXES = 64
@@ -51,7 +52,7 @@ def prefix_digests(parts: Sequence[Part]) -> list[bytes]:
 
 def prefix_digests_of(parts: Iterable[Document]) -> list[bytes]:
     """`prefix_digests` of decoded parts."""
-    return prefix_digests(_raw_parts.decode(encode(list(parts))))
+    return prefix_digests(_raw_parts.decode(shortened(encode(list(parts)), is_answer=True).data))
 
 
 _EXACT, _LARGEST = 2**53, 2**1000
@@ -139,35 +140,14 @@ def count_words(parts: Iterable[Document]) -> int:
     return count
 
 
-_PLAIN_BLOB = re.compile(rb'{(?:"mimeType":("[^"\\]*"),)?"data":"')
-_PLAIN_BLOB_END = re.compile(rb'"(?:,"mimeType":("[^"\\]*"))?}')
-_UNUSUAL = (b"\\", b"-", b"_")
-
-
-def _blob(raw: msgspec.Raw) -> "list[bytes | memoryview]":
-    """The identity of inline data, in pieces: clients may send base64 back in the URL-safe alphabet, and without
-    padding. Any other value is identified by its bytes."""
+def _blob(raw: msgspec.Raw) -> list[bytes]:
+    """The identity of inline data, in pieces. Any other value is identified by its bytes."""
     sent = bytes(raw)
-    if (start := _PLAIN_BLOB.match(sent)) is not None:
-        end = _PLAIN_BLOB_END.fullmatch(sent, sent.find(b'"', start.end()))
-        if end is not None and all(sent.find(sign, start.end(), end.start()) < 0 for sign in _UNUSUAL):
-            return [end[1] or start[1] or b"", _unpadded(sent, start.end() - 1, end.start() + 1)]
     try:
         blob = {camel(key): bytes(value) for key, value in _raw_object.decode(sent).items()}
     except msgspec.ValidationError:
         return [sent]
-    data = blob.get("data", b'""')
-    for sign, other, usual in ((b"\\", b"\\/", b"/"), (b"-", b"-", b"+"), (b"_", b"_", b"/")):
-        if sign in data:  # one byte is looked for much faster than two
-            data = data.replace(other, usual)
-    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), _unpadded(data, 0, len(data))]
-
-
-def _unpadded(data: bytes, start: int, end: int) -> memoryview:
-    """What is left of `data[start:end]` without the quotes and the padding at its end, without a copy."""
-    while end > start and data[end - 1] in b'="':
-        end -= 1
-    return memoryview(data)[start:end]
+    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), identity(blob.get("data", b""))]
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, replace_invalid_text
+from addon.core.framing.inline_data import LONG
 from addon.core.history.request import parse
 from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, chain_key
 from addon.core.history.visible import canonical, count_words, visible_digest
@@ -195,6 +196,17 @@ def test_the_digest_of_inline_data_is_that_of_its_base64(data: str, padding: str
     (turn,) = (request := parse(body)).history.turns
     request.history.identify(body)
     assert turn.digest == xxhash.xxh3_128_digest(b"inlineData" + identity + b"text")
+
+
+@pytest.mark.parametrize("size", [8, LONG, 2 * LONG])
+def test_a_long_image_of_an_answer_is_known_however_the_client_sends_it_back(size: int) -> None:
+    data = ("a+/b" * size)[: size - 2]
+    visible: list[Document] = [{"text": "a"}, {"inlineData": {"mimeType": "image/png", "data": data + "=="}}]
+    sent = {"inline_data": {"data": data.translate(str.maketrans("+/", "-_")), "mime_type": "image/png"}}
+    other = {"inlineData": {"mimeType": "image/png", "data": data[:-1] + "c"}}
+    assert digest(content("model", *visible)) == digest(content("model", "a", sent)) == visible_digest(visible)
+    assert digest(content("model", "a"), content("model", sent)) == visible_digest(visible)
+    assert digest(content("model", "a", other)) != visible_digest(visible)
 
 
 def test_chains_cover_every_turn_before() -> None:

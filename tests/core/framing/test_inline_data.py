@@ -1,0 +1,65 @@
+"""Long inline data is taken out of bodies, wherever and however it stands there, and nothing else is."""
+
+import json
+from typing import Any
+
+import pytest
+
+from addon.core.framing.inline_data import LONG, identity, shortened
+
+DATA = "ab+/" * (LONG // 4)
+PNG = {"mimeType": "image/png", "data": DATA}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"inlineData": PNG},
+        {"inline_data": {"data": DATA, "mime_type": "image/png"}},
+        {"inlineData": {"displayName": "x", **PNG}},
+        {"functionResponse": {"name": "f", "response": {}, "parts": [{"inlineData": PNG}]}},
+    ],
+)
+@pytest.mark.parametrize("separators", [(",", ":"), (" , ", "\n: ")])
+@pytest.mark.parametrize("before", [0, 1, LONG // 2 - 60, LONG])
+def test_long_data_is_taken_out_and_places_are_known(part: Any, separators: tuple[str, str], before: int) -> None:
+    texts = [{"text": "start" + "." * before}, part, {"text": "middle"}, part, {"text": "end"}]
+    body = json.dumps(texts, separators=separators).encode()
+    short = shortened(body, 7)
+    assert len(short.data) < before + 1000
+    assert short.data.decode().count(json.loads(identity(f'"{DATA}"'.encode()) + b'"')) == 2
+    for word in ("start", "middle", "end"):
+        assert short.place(short.data.index(word.encode())) == body.index(word.encode()) + 7
+    assert short.place(len(short.data)) == len(body) + 7
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"text": DATA},
+        {"inlineData": {"mimeType": "image/png", "data": DATA[8:]}},
+        {"data": DATA},
+        {"inlineData": {"mimeType": DATA}},
+        {"inlineData": {"data": [DATA]}},
+        {"text": '"inlineData":{"data":"' + DATA},
+        {"inlineData": {"data": DATA + '"'}},
+        {'x"inlineData': {"data": DATA}},
+    ],
+)
+def test_anything_else_stays(value: Any) -> None:
+    body = json.dumps([value, {"text": "end"}], separators=(",", ":")).encode()
+    assert shortened(body).data is body
+
+
+@pytest.mark.parametrize("body", [b"", b" " * LONG * 2, b'{"inlineData":{"data":"' + DATA.encode()])
+def test_what_is_no_json_stays(body: bytes) -> None:
+    assert shortened(body).data is body
+
+
+@pytest.mark.parametrize("size", [8, LONG // 4, LONG])
+def test_data_has_one_identity(size: int) -> None:
+    data = DATA[: size - 1] + "x"
+    known = identity(f'"{data}"'.encode())
+    for same in (data.translate(str.maketrans("+/", "-_")), data.replace("/", "\\/"), data + "==", data + "="):
+        assert identity(f'"{same}"'.encode()) == known
+    assert identity(f'"{data[:-1]}y"'.encode()) != known
