@@ -73,7 +73,7 @@ def _config(app: App) -> uvicorn.Config:
         log_level=60,  # streams cut on purpose would be logged as errors
         access_log=False,
         lifespan="off",
-        http="httptools",
+        http="h11",
         ws="wsproto",
         date_header=False,
         server_header=False,

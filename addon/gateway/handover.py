@@ -147,8 +147,8 @@ class HandoverResponse(Response):
 
         try:
             await self._answer(scope, receive, noted)
-            if whole and "flushed" in scope:
-                whole = await scope["flushed"]()
+            if whole and (flushed := scope.get("state", {}).get("flushed")):
+                whole = await flushed()
         except BaseException:
             whole = False
             raise

@@ -79,6 +79,7 @@ class ControlServer:
             uvicorn.Config(
                 app,
                 http=partial(BoundedProtocol, bounds),  # type: ignore[arg-type]
+                h11_max_incomplete_event_size=bounds.head,
                 ws="wsproto",
                 ws_max_size=bounds.message,
                 ws_per_message_deflate=False,  # a small frame could become a large message

@@ -243,7 +243,7 @@ async def test_an_answer_is_the_client_s_when_the_operating_system_has_taken_it_
         return whole
 
     async def app(scope: Any, receive: Any, send: Send) -> None:
-        await sender.app(scope | {"flushed": flushed}, receive, send)
+        await sender.app(scope | {"state": {"flushed": flushed}}, receive, send)
 
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=URL) as client:
         first = await client.post(path, json=asked(False, None))

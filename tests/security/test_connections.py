@@ -93,17 +93,15 @@ async def test_a_new_connection_is_refused_if_none_is_idle(connections: Connecti
     assert not any(poll.at_eof() for poll in polls)
 
 
-async def test_an_answer_that_is_made_at_once_is_one_write_and_leaves_the_connection_idle(
-    connections: Connections,
-) -> None:
+async def test_an_answer_that_is_made_at_once_leaves_the_connection_idle(connections: Connections) -> None:
     """In mitmproxy's event loop a task begins at once: the request is answered before its bytes are all looked at."""
     asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
     reader = await connections.open(ASK.replace(b"healthz", b"healthz/live"))
     async with asyncio.timeout(10):
-        assert (await reader.read(9999)).endswith(b"}")  # head and body
+        await reader.readuntil(b"}")
     (protocol,) = connections.server._server.server_state.connections
     assert isinstance(protocol, BoundedProtocol)
-    assert protocol._clock is None
+    assert protocol._timer is None
 
 
 @pytest.mark.parametrize("before", [b"", ASK], ids=["first", "later"])
@@ -127,7 +125,7 @@ class TestSlow:
     def bounds(self) -> Bounds:
         return Bounds(seconds=0.2)
 
-    @pytest.mark.parametrize("sent", [b"", b"GET", b"\r\n", ASK[:-2]])
+    @pytest.mark.parametrize("sent", [b"", b"GET", ASK[:-2]])
     @pytest.mark.parametrize("before", [b"", ASK], ids=["first", "later"])
     async def test_a_head_that_does_not_come_is_not_waited_for(
         self, connections: Connections, before: bytes, sent: bytes
