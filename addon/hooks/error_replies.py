@@ -25,6 +25,12 @@ def unavailable(target: Target | None) -> http.Response:
     return _error(503, "UNAVAILABLE", replies.PROXY_ENDING, target)
 
 
+def unsupported(target: Target, encoding: str) -> http.Response:
+    """The refusal of a request whose body cannot be read."""
+    message = f"the request's content encoding {encoding[:60]!r} is not supported: use gzip, deflate, or none"
+    return _error(415, "INVALID_ARGUMENT", message, target)
+
+
 def unreachable(target: Target, reason: str) -> http.Response:
     return failed(target, f"the model cannot be reached: {reason}")
 

@@ -16,7 +16,7 @@ from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import error_response, has_last_words, on_break
-from addon.hooks.error_replies import failed, response_of, too_long, unavailable, unreachable
+from addon.hooks.error_replies import failed, response_of, too_long, unavailable, unreachable, unsupported
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
 from addon.hooks.hangup import Hangup
@@ -152,7 +152,7 @@ class Grafting:
             return
         body = body_of(flow.request, runtime.settings.max_body)
         if body is None:
-            self._pass_unchanged(flow, grafted)
+            self._unread(flow, grafted)
             return
         hangup = Hangup(flow.client_conn, self.routing.in_flight)
         asker = asker_in(flow.request)
@@ -351,9 +351,21 @@ class Grafting:
             stage.stop()
         await self.routing.in_flight.cut_off(self.answered_here)
 
+    def _unread(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
+        """The request's body cannot be read."""
+        encoding = _encoding(flow.request)
+        if decompressor(encoding) is not None:
+            self._pass_unchanged(flow, grafted)
+            return
+        del self._requests[flow]
+        self.answered_here[flow] = True
+        flow.response = unsupported(grafted.route.target, encoding)
+
     def _pass_unchanged(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
         """Treat the request as if the session had no toolset."""
         self._requests.pop(flow)
+        if flow in self._noted:  # the answer will be read
+            return
         if grafted.encoding is None:
             flow.request.headers.pop("accept-encoding", None)
         else:
@@ -395,8 +407,8 @@ def _content_type(response: http.Response) -> str:
     return value(response.headers, b"content-type") or ""
 
 
-def _encoding(response: http.Response) -> str:
-    return value(response.headers, b"content-encoding") or ""
+def _encoding(message: http.Message) -> str:
+    return value(message.headers, b"content-encoding") or ""
 
 
 def _as_stream(flow: http.HTTPFlow) -> None:

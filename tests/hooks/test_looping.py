@@ -131,7 +131,7 @@ async def test_a_flow_shows_what_the_client_sent_while_its_loop_runs(looping: Ho
     assert flow.response.content == b"data: {}\r\n\r\n"
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_a_compressed_request_goes_upstream_without_its_compression(looping: Hooks, encoding: str) -> None:
     flow = request(f"https://{GOOGLE}{PATH}", BODY)
     flow.request.encode(encoding)

@@ -1,21 +1,19 @@
 """Decoding of content encodings, piece by piece."""
 
-import functools
 import gzip
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
 
-import brotli
 import pytest
-import zstandard
 
+from addon.core.framing import encoding
 from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
 
 DATA = b"data: {}\r\n\r\n" * 50
 
-zstd = zstandard.ZstdCompressor().compress
-quick_brotli = functools.partial(brotli.compress, quality=4)
+type Pack = Callable[[bytes], bytes]
 
 
 def raw(data: bytes) -> bytes:
@@ -32,124 +30,109 @@ def stored_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def twice(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+def twice(data: bytes) -> bytes:
     """Each half compressed separately."""
-    return lambda data: pack(data[:100]) + pack(data[100:])
+    return gzip.compress(data[:100]) + gzip.compress(data[100:])
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"),
-    [
-        ("", raw),
-        ("identity", raw),
-        ("gzip", gzip.compress),
-        (" GZip ", gzip.compress),
-        ("x-gzip", gzip.compress),
-        ("gzip", twice(gzip.compress)),
-        ("gzip", lambda data: gzip.compress(data) + bytes(7)),
-        ("deflate", zlib.compress),
-        ("deflate", bare_deflate),
-        ("deflate", stored_deflate),
-        ("br", brotli.compress),
-        ("zstd", zstd),
-        ("zstd", twice(zstd)),
-        ("gzip, br", lambda data: brotli.compress(gzip.compress(data))),
-        ("identity, gzip", gzip.compress),
-    ],
-)
-def test_the_output_does_not_depend_on_the_cuts(name: str, pack: Callable[[bytes], bytes]) -> None:
+def undone(name: str, *pieces: bytes, most: int = 2**40) -> bytes:
+    """What a decoder makes of these pieces and the end."""
+    undo = decompressor(name, most)
+    assert undo is not None
+    return b"".join(undo(piece) for piece in [*pieces, b""])
+
+
+PACKED: list[tuple[str, Pack]] = [
+    ("", raw),
+    ("identity", raw),
+    ("gzip", gzip.compress),
+    (" GZip ", gzip.compress),
+    ("x-gzip", gzip.compress),
+    ("gzip", twice),
+    ("gzip", lambda data: gzip.compress(data) + bytes(7)),
+    ("gzip", lambda data: gzip.compress(b"") + bytes(3) + gzip.compress(data)),
+    ("identity, gzip", gzip.compress),
+    ("deflate", zlib.compress),
+    ("deflate", bare_deflate),
+    ("deflate", stored_deflate),
+]
+
+
+@pytest.mark.parametrize(("name", "pack"), PACKED)
+def test_the_output_does_not_depend_on_the_cuts(name: str, pack: Pack) -> None:
     packed = pack(DATA)
-    for cut in (1, 2, 10, len(packed)):
-        undo = decompressor(name)
-        assert undo is not None
-        pieces = [packed[n : n + cut] for n in range(0, len(packed), cut)]
-        assert b"".join(undo(piece) for piece in [*pieces, b""]) == DATA
+    for size in (1, 2, 10, len(packed)):
+        assert undone(name, *(packed[n : n + size] for n in range(0, len(packed), size))) == DATA
+    for cut in range(len(packed) + 1):
+        assert undone(name, *filter(None, (packed[:cut], packed[cut:]))) == DATA
 
 
-@pytest.mark.parametrize("name", ["compress", "gzip, unknown", "unknown", "gzip,gzip,gzip,gzip,gzip,gzip"])
-def test_an_unknown_encoding_has_no_decoder(name: str) -> None:
+def test_output_is_decoded_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_LARGEST", 7)
+    for name, pack in PACKED:
+        assert undone(name, pack(DATA)) == DATA
+
+
+OTHERS = ["compress", "br", "zstd", "unknown", "gzip, unknown", "gzip, gzip", "deflate, gzip"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_encoding_has_no_decoder(name: str) -> None:
     assert decompressor(name) is None
 
 
-@pytest.mark.parametrize("name", ["gzip", "deflate", "br", "zstd", "br, gzip"])
-def test_bytes_that_are_not_what_the_header_says_are_refused(name: str) -> None:
-    undo = decompressor(name)
-    assert undo is not None
-    with pytest.raises(BadEncoding, match="the body is not"):
-        undo(b"\x07not packed at all, as anybody can see\xff" * 20)
-
-
-@pytest.mark.parametrize("cut", [1, 2, 10, -9, -1])
 @pytest.mark.parametrize(
-    ("name", "pack"),
+    ("name", "data"),
     [
-        ("gzip", gzip.compress),
-        ("gzip", lambda data: gzip.compress(data) + gzip.compress(data)[:-9]),
-        ("deflate", zlib.compress),
-        ("deflate", bare_deflate),
-        ("br", brotli.compress),
-        ("zstd", zstd),
-        ("gzip, br", lambda data: brotli.compress(gzip.compress(data)[:-9])),
+        ("gzip", b"\x07not packed at all, as anybody can see\xff" * 20),
+        ("deflate", b"\x07not packed at all, as anybody can see\xff" * 20),
+        ("gzip", gzip.compress(DATA) + b"and more"),
+        ("deflate", zlib.compress(DATA) + b"and more"),
     ],
 )
-def test_a_body_that_was_cut_off_is_refused_at_its_end(name: str, pack: Callable[[bytes], bytes], cut: int) -> None:
-    undo = decompressor(name)
-    assert undo is not None
-    with pytest.raises(BadEncoding, match=r"body was cut off|the body is not"):
-        undo(pack(DATA)[:cut]) + undo(b"")
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_bytes_that_are_not_what_the_header_says_are_refused(name: str, data: bytes, size: int) -> None:
+    with pytest.raises(BadEncoding, match=r"the body is not|something follows"):
+        undone(name, *(data[n : n + size] for n in range(0, len(data), size)))
 
 
-@pytest.mark.parametrize("name", ["gzip", "deflate", "br", "zstd", "br, gzip", "identity"])
+@pytest.mark.parametrize(
+    ("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", bare_deflate)]
+)
+def test_a_body_that_was_cut_off_is_refused_at_its_end(name: str, pack: Pack) -> None:
+    packed = pack(DATA)
+    for cut in range(1, len(packed)):
+        with pytest.raises(BadEncoding, match=r"body was cut off"):
+            undone(name, packed[:cut])
+        if name == "gzip":
+            with pytest.raises(BadEncoding, match=r"body was cut off"):
+                undone(name, packed + packed[:cut])
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate", "identity"])
 def test_an_empty_body_is_valid_in_any_encoding(name: str) -> None:
-    undo = decompressor(name)
-    assert undo is not None
-    assert undo(b"") == b""
+    assert undone(name) == b""
 
 
-def test_only_another_member_may_follow_a_member() -> None:
-    undo = decompressor("gzip")
-    assert undo is not None
-    with pytest.raises(BadEncoding):
-        undo(gzip.compress(DATA) + b"and more")
-
-
-@pytest.mark.parametrize(
-    ("name", "pack"),
-    [
-        ("", raw),
-        ("gzip", gzip.compress),
-        ("deflate", zlib.compress),
-        ("br", quick_brotli),
-        ("zstd", zstd),
-        ("gzip, br", lambda data: quick_brotli(gzip.compress(data))),
-        ("br, gzip, zstd", lambda data: zstd(gzip.compress(quick_brotli(data)))),
-    ],
-)
-def test_the_output_is_bounded_and_nothing_beyond_the_bound_is_produced(
-    name: str, pack: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize(("name", "pack"), PACKED[2:])
+@pytest.mark.parametrize("size", [10_000, 10**9])
+def test_a_bomb_takes_neither_memory_nor_time(name: str, pack: Pack, size: int) -> None:
     """A few bytes may expand to more than fits in memory."""
-    size, most = 24 * 1024 * 1024, 1024 * 1024
-    bomb = pack(bytes(size))
-    undo = decompressor(name, most)
-    assert undo is not None
+    most = 1024 * 1024
+    bomb = pack(bytes(16 * most))
     tracemalloc.start()
+    begun = time.thread_time()
     try:
         with pytest.raises(TooLong, match="more than 1048576 bytes"):
-            undo(bomb)
-        assert tracemalloc.get_traced_memory()[1] < 16 * most
+            undone(name, *(bomb[n : n + size] for n in range(0, len(bomb), size)), most=most)
+        assert time.thread_time() - begun < 1
+        assert tracemalloc.get_traced_memory()[1] < 8 * most + len(bomb)
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"), [("", raw), ("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd)]
-)
-def test_output_up_to_the_bound_is_complete(name: str, pack: Callable[[bytes], bytes]) -> None:
-    undo = decompressor(name, len(DATA))
-    assert undo is not None
-    assert undo(pack(DATA)) + undo(b"") == DATA
-    undo = decompressor(name, len(DATA) - 1)
-    assert undo is not None
+@pytest.mark.parametrize(("name", "pack"), PACKED)
+def test_output_up_to_the_bound_is_complete(name: str, pack: Pack) -> None:
+    assert undone(name, pack(DATA), most=len(DATA)) == DATA
     with pytest.raises(TooLong):
-        undo(pack(DATA))
+        undone(name, pack(DATA), most=len(DATA) - 1)
