@@ -1,17 +1,6 @@
-"""Limits connections to the available file descriptors: without descriptors, no connection can be accepted or made."""
-
-from typing import NamedTuple
+"""Raises the limit of open files: without descriptors, no connection can be accepted or made."""
 
 _TARGET = 65_536
-_RESERVED = 128  # descriptors for the store, tools and Python itself
-
-
-class ConnectionLimits(NamedTuple):
-    """How many connections the control API's port may have, and all ports of the proxy together. A proxy connection
-    needs two descriptors, because it has one to the upstream too."""
-
-    control: int
-    proxy: int
 
 
 def raise_descriptor_limit() -> int:
@@ -31,7 +20,6 @@ def raise_descriptor_limit() -> int:
     return target
 
 
-def connection_limits(max_connections: int, descriptors: int) -> ConnectionLimits:
-    """The limits for `graft_max_connections` and this number of descriptors."""
-    control = min(max_connections, max(descriptors // 8, 4))
-    return ConnectionLimits(control, min(max_connections, max((descriptors - control - _RESERVED) // 2, 4)))
+def control_connections(most: int, descriptors: int) -> int:
+    """How many connections the control API may have: `graft_max_connections`, or an eighth of few descriptors."""
+    return min(most, max(descriptors // 8, 4))

@@ -1,14 +1,12 @@
 """The requests whose bodies are kept in memory, to be shown, sent again or rewritten again: at most a number of them
 (`graft_keep_requests`) and MOST_BYTES. What leaves this module is without secrets."""
 
-import base64
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
-from addon.core.framing.documents import Document
 from addon.core.history.keys import asker_digest
 from addon.core.security.credentials import Fields, is_secret_header, masked, secrets_in
 from addon.own_secrets import own_secrets
@@ -84,35 +82,6 @@ class CleanRequest:
             asker_digest(secret, bodies.asker),
             bodies.at_door,
             bodies.turn_ids,
-        )
-
-    def message(self) -> Document:
-        """For another process of the proxy."""
-        return {
-            "session": self.session,
-            "method": self.method,
-            "url": self.url,
-            "headers": [list(header) for header in self.headers],
-            "client": base64.b64encode(self.client).decode(),
-            "sent": None if self.sent is self.client else base64.b64encode(self.sent).decode(),
-            "asker": self.asker.hex(),
-            "at_door": self.at_door,
-            "turn_ids": {str(place): turn_id for place, turn_id in self.turn_ids.items()},
-        }
-
-    @classmethod
-    def of_message(cls, message: Mapping[str, Any]) -> Self:
-        client = base64.b64decode(message["client"])
-        return cls(
-            message["session"],
-            message["method"],
-            message["url"],
-            [(name, value) for name, value in message["headers"]],
-            client,
-            client if message["sent"] is None else base64.b64decode(message["sent"]),
-            bytes.fromhex(message["asker"]),
-            message["at_door"],
-            {int(place): turn_id for place, turn_id in message["turn_ids"].items()},
         )
 
 

@@ -7,22 +7,18 @@ contain no secrets, and the number of series is bounded.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from store.traffic import BOUNDS, BreakerState, Traffic
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-
-_START_TIME = "process_start_time_seconds"
-"""The only series whose sum says nothing: of several processes, the first one's counts."""
 
 
 class Metrics(Collector):
@@ -118,42 +114,6 @@ class Metrics(Collector):
         if self.store is not None:
             yield from _of_store(self.store)
         yield GaugeMetricFamily("toolgraft_tasks", "Tasks of the event loop that renders this page.", value=_tasks())
-
-
-def sum_pages(pages: Iterable[str]) -> bytes:
-    """One page from those of several processes: the sum of each series."""
-    families: dict[str, Metric] = {}
-    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for page in pages:
-        for family in text_string_to_metric_families(page):
-            families.setdefault(family.name, family)
-            series = values.setdefault(family.name, {})
-            for sample in family.samples:
-                key = sample.name, tuple(sample.labels.items())
-                if family.name == _START_TIME:
-                    series[key] = min(series.get(key, sample.value), sample.value)
-                else:
-                    series[key] = series.get(key, 0.0) + sample.value
-    registry = CollectorRegistry()
-    registry.register(_Sums(families, values))
-    return generate_latest(registry)
-
-
-class _Sums(Collector):
-    def __init__(
-        self,
-        families: dict[str, Metric],
-        values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]],
-    ) -> None:
-        self._families = families
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        for name, family in self._families.items():
-            total = Metric(name, family.documentation, family.type)
-            for (sample, labels), value in self._values[name].items():
-                total.add_sample(sample, dict(labels), value)
-            yield total
 
 
 def _by_label[L: str](name: str, documentation: str, label: str, values: Counter[L]) -> CounterMetricFamily:

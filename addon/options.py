@@ -37,7 +37,7 @@ OPTIONS: tuple[Option, ...] = (
         str,
         "on",
         "`on` applies changes of tools files, MCP files and the toolgraft.toml while the proxy runs; `off` leaves them "
-        "to the next start.",
+        "to the next SIGHUP or start.",
     ),
     Option("graft_session", str, "default", "The session of requests that do not name one."),
     Option(
@@ -314,22 +314,20 @@ OPTIONS: tuple[Option, ...] = (
         "graft_max_connections",
         str,
         "4096",
-        "How many connections the control API may have at once, and all ports of the proxy together (8 or more). Fewer "
-        "if there are not enough file descriptors. Beyond it the longest idle one is closed for a new one.",
+        "How many connections the control API may have at once (8 or more). Fewer if there are not enough file "
+        "descriptors. Beyond it the longest idle one is closed for a new one.",
     ),
     Option(
         "graft_max_headers",
         str,
         "65536",
-        "How many bytes the headers of a request or of an answer may have, at the control API and at the proxy's ports "
-        "(1024 or more).",
+        "How many bytes the headers of a request to the control API may have (1024 or more).",
     ),
     Option(
         "graft_header_timeout",
         str,
         "10",
-        "How many seconds the headers of a request may take, at the control API and at the proxy's ports (more than 0, "
-        "at most 3600).",
+        "How many seconds the headers of a request to the control API may take (more than 0, at most 3600).",
     ),
     Option(
         "graft_max_body",
@@ -351,6 +349,7 @@ REMOVED: dict[str, str] = {
     "completion": "use `toolgraft --install-completion`, or `--show-completion` for the script",
     "store move": "records cannot be moved to another store. Start with an empty one in graft_store; its tools and"
     " sessions come from toolgraft.toml. To copy a store, use `toolgraft backup`, or Redis's own backup",
+    "--workers": "run several proxies on one Redis, each with its own state folder and ports (docs/scale.md)",
 }
 """What to use instead of a removed option (`graft_NAME`), flag of `serve` (`--FLAG`) or command (`WORD WORD`)."""
 

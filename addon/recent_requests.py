@@ -41,11 +41,9 @@ class _Entry:
 
 
 class RecentRequests:
-    """`version` changes with each beginning and each end.
-    `has_siblings`: other processes of the proxy have requests as well. `bodies`: those that are kept."""
+    """`version` changes with each beginning and each end. `bodies`: those that are kept."""
 
-    def __init__(self, most: int = MOST, *, has_siblings: bool = False, most_bodies: int = MOST) -> None:
-        self.has_siblings = has_siblings
+    def __init__(self, most: int = MOST, *, most_bodies: int = MOST) -> None:
         self.usage = SessionUsage()
         self.bodies = KeptRequests(most_bodies)
         self.version = 0
@@ -128,9 +126,9 @@ class RecentRequests:
             event.set()
 
 
-def place_of(request_id: str) -> tuple[str, int]:
-    """Which process has had the request, and which of its requests it is, from 1."""
-    return request_id[:-_DIGITS], int(request_id[-_DIGITS:], 16)
+def number_of(request_id: str) -> int:
+    """Which of the proxy's requests it is, from 1."""
+    return int(request_id[-_DIGITS:], 16)
 
 
 def _record(entry: _Entry, now: float) -> dict[str, Any]:

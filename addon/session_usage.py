@@ -3,9 +3,7 @@ alone."""
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 from addon.core.summaries import CALL_STATES, Summary
 
@@ -35,21 +33,9 @@ class Usage:
             self.calls[call.state] += 1
         self.last_used_at = now
 
-    def __add__(self, other: Self) -> "Usage":
-        ends = [one for one in (self.last_used_at, other.last_used_at) if one is not None]
-        return Usage(
-            max(self.since, other.since),
-            self.requests + other.requests,
-            self.failed + other.failed,
-            self.prompt_tokens + other.prompt_tokens,
-            self.output_tokens + other.output_tokens,
-            {state: count + other.calls[state] for state, count in self.calls.items()},
-            max(ends, default=None),
-        )
-
 
 class SessionUsage:
-    """The usage by session of one process. Of more than `most` sessions, those that were used last are known."""
+    """The usage by session. Of more than `most` sessions, those that were used last are known."""
 
     def __init__(self, most: int = _MOST_SESSIONS) -> None:
         self._most = most
@@ -71,20 +57,3 @@ class SessionUsage:
 
     def of(self, session: str) -> Usage:
         return self._by_session.get(session) or Usage(self._since)
-
-    def describe(self) -> dict[str, Any]:
-        """For another process: see `usage_in`."""
-        return {
-            "since": self._since,
-            "sessions": {session: asdict(usage) for session, usage in self._by_session.items()},
-        }
-
-
-def usage_in(processes: Iterable[dict[str, Any]], session: str) -> Usage:
-    """A session's usage of all processes. `processes`: what `describe` gave."""
-    total: Usage | None = None
-    for process in processes:
-        found = process["sessions"].get(session)
-        usage = Usage(process["since"]) if found is None else Usage(**found)
-        total = usage if total is None else total + usage
-    return total or Usage(time.time())

@@ -5,12 +5,9 @@ state is in a folder that goes away.
 """
 
 import contextlib
-import ctypes
 import http.client
 import json
 import os
-import platform
-import re
 import socket
 import subprocess
 import sys
@@ -43,42 +40,6 @@ def pin(pid: int, *, proxy: bool) -> None:
     """Give a process the proxies' core, or the other one. Does nothing where there is only one, or no way to."""
     if len(_CORES) > 1:
         os.sched_setaffinity(pid, {_CORES[0] if proxy else _CORES[1]})
-
-
-SLICE = 0.1
-"""Seconds that a process runs before another one on its core, after `lengthen_slices`."""
-
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-"""Number of the system call."""
-
-
-class _SchedulingAttributes(ctypes.Structure):
-    """Linux' `struct sched_attr`, its first version. `runtime`: a time slice in nanoseconds."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("policy", ctypes.c_uint32),
-        ("flags", ctypes.c_uint64),
-        ("nice", ctypes.c_int32),
-        ("priority", ctypes.c_uint32),
-        ("runtime", ctypes.c_uint64),
-        ("deadline", ctypes.c_uint64),
-        ("period", ctypes.c_uint64),
-    )
-
-
-def lengthen_slices(process: "Process") -> bool:
-    """Let a proxy's processes run for `SLICE` at a time. Several that share a core then find its caches nearly as each
-    would on a core of its own. False where the kernel cannot (before Linux 6.12)."""
-    number = _SCHED_SETATTR.get(platform.machine())
-    if number is None or sys.platform != "linux":
-        return False
-    if tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2]) < (6, 12):
-        return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    attributes = _SchedulingAttributes(size=ctypes.sizeof(_SchedulingAttributes), runtime=round(SLICE * 1e9))
-    threads = [thread for pid in (process.popen.pid, *process.children) for thread in os.listdir(f"/proc/{pid}/task")]
-    return all(libc.syscall(number, int(thread), ctypes.byref(attributes), 0) == 0 for thread in threads)
 
 
 def unpin() -> None:
@@ -139,14 +100,8 @@ class Process:
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU so far, all threads, user and system, its child processes included."""
-        return sum(_cpu(pid) for pid in (self.popen.pid, *self.children))
-
-    @property
-    def children(self) -> list[int]:
-        """The pids of its child processes: those of a supervisor."""
-        pid = self.popen.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        """Seconds of CPU so far, all threads, user and system."""
+        return _cpu(self.popen.pid)
 
     @property
     def memory(self) -> int:
@@ -206,16 +161,13 @@ def upstream(*module: str) -> Iterator[int]:
             process.stop()
 
 
-def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path, workers: int = 1) -> Process:
-    """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine. `workers`: its processes, with no
-    script but the addon's."""
+def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
+    """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine."""
     program = [str(Path(sys.executable).with_name("mitmdump"))]
     mode = f"reverse:http://127.0.0.1:{upstream}" if upstream else "regular"
     if not upstream:
         program = [sys.executable, "-m", "bench.loopback_mitmdump"]
         options = ["ssl_insecure=true", *options]
-    if workers > 1:
-        program, scripts = [sys.executable, "-P", "-m", "addon", "serve", "--workers", str(workers)], ()
     command = [*program, "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
     for option in (f"confdir={home}", *OPTIONS, *options):
         command += ["--set", option]
@@ -238,20 +190,16 @@ def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def grafted(upstream: int, home: Path | None = None, *more: str, workers: int = 1) -> Iterator[Side]:
+def grafted(upstream: int, home: Path | None = None, *more: str) -> Iterator[Side]:
     """mitmdump with the addon and its default store, an SQLite file. `home`: a folder whose `state` holds one
-    already. `more`: options of the addon. `workers`: its processes."""
+    already. `more`: options of the addon."""
     with contextlib.ExitStack() as stack:
         home = home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         control = free_port()
         options = [f"graft_control=127.0.0.1:{control}", "graft_token=off", *more]
-        process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py", workers=workers)
+        process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py")
         try:
             process.wait_for(control)
-            side = Side(process, control)
-            if workers > 1:
-                while len(side.api("GET", "/v1/processes")["items"]) < workers:
-                    time.sleep(0.05)
-            yield side
+            yield Side(process, control)
         finally:
             process.stop()

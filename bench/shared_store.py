@@ -1,4 +1,4 @@
-"""A store in Redis: against SQLite, by its round trips and its memory, and with several processes on it.
+"""A store in Redis: against SQLite, by its round trips and its memory, and with two proxies on it.
 
 redis-server runs beside the upstream, on its core, and is this machine's own, without a network in between.
 """
@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -20,8 +20,8 @@ from addon.settings import Settings
 from bench.calls import TOOLS
 from bench.conversations import bodies, text_kind
 from bench.load import Clients, head
-from bench.measure import CLIENTS, PATH, Effort, compare, main
-from bench.processes import SLICE, Process, Side, free_port, grafted, lengthen_slices, upstream
+from bench.measure import PATH, Effort, compare, main
+from bench.processes import Process, Side, free_port, grafted, upstream
 from bench.proxy import TEXT_2K, TOOLSET
 from bench.report import Row, at_least, at_most
 from bench.seed import capture, default_store
@@ -52,7 +52,6 @@ async def table(effort: Effort) -> list[Row]:
     with upstream() as port, server() as url:
         rows += await _against_sqlite(effort, port, url)
         rows += await _round_trips(effort, port, f"{url}?prefix=trips")
-        rows += await _processes(effort, port, f"{url}?prefix=processes")
         rows.append(await _wake(effort, port, f"{url}?prefix=wake"))
     with server() as url:
         rows += await _memory(effort, url)
@@ -129,76 +128,6 @@ async def _round_trips(effort: Effort, port: int, url: str) -> list[Row]:
             rows.append(at_most(f"round trips to Redis: {what}", limit, each, "", digits=1))
             clients.close()
     return rows
-
-
-async def _processes(effort: Effort, port: int, url: str) -> list[Row]:
-    """Two processes against one, each with as many clients, for what their CPU serves: two cores have to do for them,
-    the load and the upstream. The two take turns on one core, and each switch finds its caches full of the other's
-    data. So they are measured in long turns, nearly as if each had a core of its own, and in the kernel's.
-
-    The same program is up to a tenth faster or slower from one start to the next, so there are several."""
-    found: dict[tuple[str, float | None], list[float]] = {}
-    rates: dict[str, str] = {}
-    fewer = Effort(max(2, effort.rounds // 2), 2 * effort.seconds, effort.requests)
-    options = (f"graft_store={url}", f"graft_tools={TOOLS}")
-    for _ in range(fewer.rounds):
-        with (
-            grafted(port, None, *options) as one,
-            grafted(port, None, *options, workers=2) as two,
-            grafted(port, None, f"graft_store={url}-apart", f"graft_tools={TOOLS}") as another,
-        ):
-            for side in (one, another):  # a ledger without turns is never looked into
-                await _loops(side)
-            for turns, limit in (("the kernel's turns", None), (f"turns of {SLICE * 1000:g} ms", 0.9)):
-                if limit and not all([lengthen_slices(side.process) for side in (one, two, another)]):
-                    continue  # and so there is no such row
-                for name, path in (("2 KB", PATH), ("loops", f"{PATH}?loop=noop")):
-                    what = f"two processes against one, requests for each second of their CPU, in {turns}: {name}"
-                    pair = await compare(fewer, (one, two), TEXT_2K, path=path, clients=(CLIENTS, 2 * CLIENTS))
-                    found.setdefault((what, limit), []).append(pair.cpu)
-                    rates[what] = f"rates: {pair.rates.partition(';')[0]}"
-                what = f"the same of two proxies with a store each, in {turns}: 2 KB"
-                found.setdefault((what, None), []).append(await _independent(fewer, one, (one, another)))
-    rows = []
-    for (what, limit), values in found.items():
-        spread = f"{min(values):.2f} to {max(values):.2f} in {len(values)} starts"
-        rows.append(at_least(what, limit, median(values), "; ".join(filter(None, [spread, rates.get(what)]))))
-    return rows
-
-
-async def _loops(side: Side) -> None:
-    clients = await Clients.connect(side.port, head(side.port, f"{PATH}?loop=noop"), [bodies(TEXT_2K, 0, cold=False)])
-    await clients.run(requests=10)
-    clients.close()
-
-
-async def _independent(effort: Effort, alone: Side, together: Sequence[Side]) -> float:
-    """Requests for each second of CPU, of proxies that are loaded together, against one."""
-    loads: list[list[tuple[Side, Clients]]] = []
-    for sides in ([alone], together):
-        made = [
-            await Clients.connect(
-                side.port,
-                head(side.port, PATH),
-                [bodies(TEXT_2K, n + at * CLIENTS, cold=False) for n in range(CLIENTS)],
-            )
-            for at, side in enumerate(sides)
-        ]
-        loads.append(list(zip(sides, made, strict=True)))
-    for _, clients in (*loads[0], *loads[1]):
-        await clients.run(requests=2 * CLIENTS)
-    ratios = []
-    for number in range(effort.rounds):
-        costs = [0.0, 0.0]
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            before = sum(side.process.cpu for side, _ in loads[which])
-            results = await asyncio.gather(*(clients.run(seconds=effort.seconds) for _, clients in loads[which]))
-            spent = sum(side.process.cpu for side, _ in loads[which]) - before
-            costs[which] = spent / sum(len(one.latencies) for one in results)
-        ratios.append(costs[0] / costs[1] if costs[1] else 1.0)
-    for _, clients in (*loads[0], *loads[1]):
-        clients.close()
-    return median(ratios)
 
 
 async def _wake(effort: Effort, port: int, url: str) -> Row:

@@ -3,7 +3,7 @@
 import time
 
 from addon.core.summaries import CallSummary, Summary
-from addon.session_usage import SessionUsage, Usage, usage_in
+from addon.session_usage import SessionUsage, Usage
 
 
 def usage_bytes(prompt: int, output: int) -> bytes:
@@ -39,14 +39,3 @@ def test_of_many_sessions_the_last_used_are_known_and_the_others_are_not_said_to
     assert usage.of("b").since > start
     usage.count(Summary("b", status=200))
     assert usage.of("b").since > start
-
-
-def test_processes_are_added() -> None:
-    one, two = SessionUsage(), SessionUsage()
-    one.count(Summary("work", status=200, prompt=1, calls=[CallSummary("f", {}, "done")]))
-    two.count(Summary("work", status=500, prompt=2, calls=[CallSummary("f", {}, "done")]))
-    both = usage_in([one.describe(), two.describe(), SessionUsage().describe()], "work")
-    assert (both.requests, both.failed, both.prompt_tokens, both.calls["done"]) == (2, 1, 3, 2)
-    assert both.last_used_at == two.of("work").last_used_at
-    assert usage_in([one.describe()], "other").last_used_at is None
-    assert usage_in([], "other").requests == 0

@@ -58,7 +58,6 @@ MODULES = {
     "addon/tools/rules.py": "decorator.py",
     "addon/graft/births.py": "initial_states.py",
     "addon/graft/splice.py": "joined_rounds.py",
-    "addon/hooks/connections.py": "connection_limits.py",
     "addon/hooks/dispatch.py": "hook_cache.py",
     "addon/hooks/onward.py": "destinations.py",
     "addon/loop/bindings.py": "tool_handlers.py",

@@ -61,8 +61,6 @@ def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] 
     """Start the proxy: mitmdump with the addon. Arguments go to mitmdump, whose own help is `mitmdump --help`.
 
     `--config FILE` names a toolgraft.toml; without it, the one in the user's configuration folder is used if it exists.
-
-    With `--workers N`, N processes share the ports; they need a store that can be shared, such as Redis.
     """
     start(arguments or [])
 

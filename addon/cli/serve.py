@@ -12,7 +12,6 @@ from typing import NoReturn
 _INTERFACES = ("mitmdump", "mitmweb", "mitmproxy")
 _GEMINI = "https://generativelanguage.googleapis.com"
 _ADDON = Path(__file__).parent.parent
-_MOST_WORKERS = 64
 
 _DEFAULTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # A request can then be diverted or refused before there is any connection.
@@ -60,17 +59,6 @@ def interface_of(environment: Mapping[str, str]) -> str:
     return interface
 
 
-def workers_of(given: Sequence[str]) -> tuple[int, list[str]]:
-    """The number of processes that `--workers N` asks for, and the other arguments. Raises ValueError."""
-    values, others = _taken_out("--workers", given)
-    if not values:
-        return 1, others
-    count = int(values[-1]) if values[-1].isascii() and values[-1].isdigit() else 0
-    if not 1 <= count <= _MOST_WORKERS:
-        raise ValueError(f"--workers {values[-1]}: must be a number of processes, 1 to {_MOST_WORKERS}")
-    return count, others
-
-
 def config_of(given: Sequence[str]) -> tuple[str | None, list[str]]:
     """The file that `--config FILE` names, and the other arguments. Raises ValueError."""
     values, others = _taken_out("--config", given)
@@ -99,28 +87,18 @@ def _taken_out(flag: str, given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def serve(given: Sequence[str]) -> NoReturn:
-    """Replace this process by mitmproxy with the addon, or run several such processes."""
+    """Replace this process by mitmproxy with the addon."""
     _open_outputs()
     try:
-        count, given = workers_of(given)
         named, given = config_of(given)
         interface = interface_of(os.environ)
-        if count > 1 and interface != "mitmdump":
-            raise ValueError(f"--workers {count}: only mitmdump can be several processes, not {interface}")
-        if count > 1 and sys.platform != "linux":
-            raise ValueError(f"--workers {count}: only Linux spreads connections over several processes")
         config, modes = _checked_config(named)
     except ValueError as error:
         sys.exit(f"toolgraft: {error}")
     program = shutil.which(interface, path=str(Path(sys.executable).parent)) or shutil.which(interface)
     if program is None:
         sys.exit(f"toolgraft: there is no {interface} beside {sys.executable}")
-    line = arguments(given, interface, config, modes)
-    if count > 1:
-        from addon.supervisor.supervisor import supervise
-
-        sys.exit(supervise(count, [sys.executable, "-P", "-m", "addon.hooks.shared_ports", *line]))
-    os.execv(program, [program, *line])
+    os.execv(program, [program, *arguments(given, interface, config, modes)])
 
 
 def _checked_config(named: str | None) -> tuple[Sequence[str], Sequence[str]]:

@@ -22,7 +22,7 @@ _MOST_TOOLS = 20
 
 
 def status(url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show whether the proxy and its store can be used, processes, MCP servers, tools and sessions, and which calls
+    """Show whether the proxy and its store can be used, MCP servers, tools and sessions, and which calls
     wait or have failed of late."""
     from addon.cli.api import Api
 
@@ -41,7 +41,8 @@ def _status(api: "Api") -> dict[str, Any]:
         "url": api.url,
         "version": version,
         "problem": problem,
-        "processes": api.get("/v1/processes")["items"],
+        "running": len(api.get("/v1/requests", state="running")["items"]),
+        "servers": api.get("/v1/servers")["items"],
         # A store that does not answer would end the command before it has said so.
         "sessions": [] if problem else list(api.items("/v1/sessions")),
         "tools": [] if problem else _tools(api),
@@ -67,17 +68,13 @@ def _failed(api: "Api") -> dict[str, Any]:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"toolgraft {found['version']} at {found['url']}: " + (found["problem"] or "ready")
-    for process in found["processes"]:
-        outage = f", store: {process['outage']}" if process["outage"] else ""
-        yield (
-            f"  process {process['slot']} (pid {process['pid']}): requests {process['requests']}, "
-            f"loops {process['loops']}, Live connections {process['live']}{outage}"
-        )
-        for server in process["mcp"]:
-            state = f"up, {_count(server['tools'], 'tool')}" if server["is_up"] else f"down: {server['error']}"
-            last = server.get("last_error") if server["is_up"] else None
-            before = f"; last error at {_clock(server['last_error_at'])}: {shortened(last, 100)}" if last else ""
-            yield f"    MCP server {server['name']}: {state}{before}"
+    if found["running"]:
+        yield f"  {_count(found['running'], 'request')} in progress"
+    for server in found["servers"]:
+        state = f"up, {_count(server['tools'], 'tool')}" if server["is_up"] else f"down: {server['error']}"
+        last = server["last_error"] if server["is_up"] else None
+        before = f"; last error at {_clock(server['last_error_at'])}: {shortened(last, 100)}" if last else ""
+        yield f"  MCP server {server['name']}: {state}{before}"
     if tools := found["tools"]:
         more = f" and {len(tools) - _MOST_TOOLS} more" if len(tools) > _MOST_TOOLS else ""
         yield f"  tools of every session: {', '.join(tools[:_MOST_TOOLS])}{more}"

@@ -120,9 +120,8 @@ def restart_server(
     if as_json:
         output.print_json(found)
         return
-    for one in found["processes"]:
-        state = f"up, {one['tools']} tools" if one["is_up"] else f"down: {one['error']}"
-        print(output.plain(f"{server}, process {one['slot']}: {state}"))
+    state = f"up, {found['tools']} tools" if found["is_up"] else f"down: {found['error']}"
+    print(output.plain(f"{server}: {state}"))
 
 
 def _show_difference(tool: dict[str, Any]) -> None:

@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from addon.console.rendering import HEADERS
 from addon.control.request_events import RequestEvents
-from addon.control.routes.servers import Server, servers
 from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
+from addon.tools.base import ServerState
 from addon.web.access import needs
 from addon.web.api import ApiDep, routes_of
 from addon.web.context import ApiContext
 from addon.web.event_streams import KEEP_ALIVE, event_stream, sse
-from addon.web.problems import Problem
 from store.base import Store
 from store.models import Event
 
@@ -60,7 +59,7 @@ async def changes(api: ApiDep, request: Request, query: Annotated[_Page, Query()
     if kind is None:
         return event_stream(api, request, _stored(api.store, _KINDS), headers=HEADERS)
     other = _SOURCES[kind](api)
-    await other.start()
+    other.start()
     return event_stream(api, request, _stored(api.store, (*_KINDS, kind)), _others(other, kind), headers=HEADERS)
 
 
@@ -98,26 +97,22 @@ class _ProxyTools:
 
     def __init__(self, api: ApiContext) -> None:
         self._api = api
-        self._found: tuple[Sequence[Document], Sequence[Server]] = ((), ())
+        self._found: tuple[Sequence[Document], Sequence[ServerState]] = ((), ())
 
-    async def start(self) -> None:
-        self._found = await self._look()
+    def start(self) -> None:
+        self._found = self._look()
 
     async def change(self) -> None:
         """Wait until they are others than before."""
         before = self._found
         while True:
-            self._found = await self._look()
+            self._found = self._look()
             if self._found != before:
                 return
             await asyncio.sleep(_PAUSE_FOR_TOOLS)
 
-    async def _look(self) -> tuple[Sequence[Document], Sequence[Server]]:
-        try:
-            listed = await servers(self._api)
-        except Problem:  # the supervisor does not answer, and the page says so
-            listed = ()
-        return list(self._api.shared()), listed
+    def _look(self) -> tuple[Sequence[Document], Sequence[ServerState]]:
+        return list(self._api.shared()), list(self._api.server_states())
 
 
 _SOURCES: dict[str, type[RequestEvents | _ProxyTools]] = {"requests": RequestEvents, "tools": _ProxyTools}

@@ -15,7 +15,6 @@ from addon.control.addresses import read_addresses
 from addon.control.routes.requests import RequestsQuery, records
 from addon.web.access import needs
 from addon.web.api import ApiDep, CallerDep, own_query, routes_of
-from addon.web.problems import Problem
 from store.models import SessionName
 
 router = routes_of("console")
@@ -87,11 +86,7 @@ async def connect(api: ApiDep, request: Request, query: Annotated[_Connect, own_
 @router.get("/console/parts/arrival", include_in_schema=False)
 @needs("read")
 async def show_arrival(api: ApiDep, caller: CallerDep, query: Annotated[_Awaited, own_query(_Awaited)]) -> Response:
-    listed: Sequence[dict[str, Any]] = []
-    try:
-        listed = await records(api, RequestsQuery.model_validate({"limit": _MOST, "session": caller.session}))
-    except Problem:
-        pass  # the supervisor does not answer: the next request asks again
+    listed = records(api, RequestsQuery.model_validate({"limit": _MOST, "session": caller.session}))
     return page("arrival.html", {"awaited": query, "arrival": arrival_of(query, listed), "names": CLIENTS})
 
 

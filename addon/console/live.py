@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from addon.console.rendering import page
-from addon.control.routes.requests import RequestsQuery, State, records_and_forgotten
+from addon.control.routes.requests import RequestsQuery, State, records
 from addon.web.access import needs
 from addon.web.api import ApiDep, own_query, routes_of
 from store.models import SessionName
@@ -53,9 +53,8 @@ class Bar:
 @router.get("/console/parts/live", include_in_schema=False)
 @needs("read")
 async def live(api: ApiDep, query: Annotated[_Live, own_query(_Live)]) -> Response:
-    found, forgotten = await records_and_forgotten(api, query)
-    requests = [(one, waterfall(one)) for one in found]
-    values = {"requests": requests, "query": query, "states": _STATES, "forgotten": forgotten}
+    requests = [(one, waterfall(one)) for one in records(api, query)]
+    values = {"requests": requests, "query": query, "states": _STATES, "forgotten": api.recent.forgotten}
     return page("live.html", values)
 
 

@@ -19,7 +19,6 @@ from addon.control.call_search import MOST_LOOKED_AT
 from addon.control.moments import Moment
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.routes.calls import CallsQuery
-from addon.control.usage import usages
 from addon.control.views import SessionView, TurnView
 from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
@@ -235,11 +234,10 @@ async def sessions(api: ApiDep, caller: CallerDep, query: Annotated[_Cursor, Que
     listed = [SessionView.of(one.name, one, api.settings, rows).model_dump() for one in found.items]
     if not any(one["name"] == api.settings.session for one in listed) and query.cursor is None:
         listed.insert(0, SessionView.of(api.settings.session, None, api.settings, rows).model_dump())
-    usage_of = await usages(api)
     return page(
         "sessions.html",
         {
-            "sessions": [(one, usage_of(one["name"])) for one in listed],
+            "sessions": [(one, api.recent.usage.of(one["name"])) for one in listed],
             "cursor": query.cursor,
             "next_cursor": found.next_cursor,
             "may_forget": caller.allows("admin"),

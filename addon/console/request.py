@@ -35,7 +35,7 @@ class _RequestId(BaseModel):
 @router.get("/console/parts/request", include_in_schema=False)
 @needs("read")
 async def request(api: ApiDep, query: Annotated[_RequestId, own_query(_RequestId)]) -> Response:
-    record = await find_record(api, query.request_id, query.session)
+    record = find_record(api, query.request_id, query.session)
     return page("request.html", {"request": record, "bars": waterfall(record), **await bodies_of(api, record)})
 
 
@@ -50,10 +50,8 @@ async def bodies_of(api: ApiContext, record: dict[str, Any]) -> dict[str, Any]:
     """What the page shows of a request's bodies: `kept`, None if they are not, and `why_not`; `curl` by side, None if
     it is too long or no text; `lines`, the marked diff, None if the bodies are too long to be compared."""
     try:
-        found = await find_bodies(api, record["request_id"], record["session"])
+        found = find_bodies(api, record["request_id"], record["session"])
     except Problem as problem:
-        if problem.status != 404:
-            raise
         return {"kept": None, "why_not": problem.detail, "curl": {}, "lines": None}
     await asyncio.sleep(0)
     is_small = found.client is found.sent or len(found.client) + len(found.sent) <= _MOST_COMPARED

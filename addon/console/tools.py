@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Body
@@ -13,15 +12,14 @@ from starlette.responses import Response
 from addon.console.filled_forms import Filled, declaration_of, entered
 from addon.console.forms import Field, form_of, parameters_schema
 from addon.console.rendering import marked, page, whole_json
-from addon.control.routes.servers import Server, servers
+from addon.control.routes.servers import servers
 from addon.control.routes.tools import checked_changes
 from addon.control.routes.tries import Try, TryQuery, try_tool
 from addon.control.versions import etag_of
 from addon.control.views import tools_view
 from addon.core.framing.documents import Document
-from addon.web.access import Access, needs
+from addon.web.access import needs
 from addon.web.api import ApiDep, CallerDep, OwnSession, own_query, routes_of
-from addon.web.context import ApiContext
 from addon.web.problems import Problem, parse, problem_of
 from store.models import SessionName
 
@@ -66,7 +64,6 @@ async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, own_q
     async with api.audit.action(caller, "tools.read", session=session):
         view = tools_view(record.toolset if record else None, api.shared(), api.origin)
     others = (await api.store.sessions(limit=_MOST_SESSIONS)).items if caller.session is None else []
-    listed, servers_problem = await _servers(api, caller)
     editable = {"tools": view["tools"] or [], **({"tool_config": c} if (c := view["tool_config"]) else {})}
     names = sorted({session, *[one.name for one in others]})
     return page(
@@ -78,23 +75,12 @@ async def tools(api: ApiDep, caller: CallerDep, query: Annotated[_Session, own_q
             "editable": whole_json(editable, _LONGEST_EDITED),
             "may_change": caller.allows("worker"),
             "may_try_all": caller.allows("admin"),
-            "servers": listed,
-            "servers_problem": servers_problem,
+            "servers": servers(api) if caller.session is None else [],  # they belong to no session
             "may_restart": caller.allows("admin"),
             "etag": etag_of(api, version),
             "now": time.time(),
         },
     )
-
-
-async def _servers(api: ApiContext, caller: Access) -> tuple[Sequence[Server], str]:
-    """The MCP servers, and why they are unknown. They belong to no session."""
-    if caller.session is not None:
-        return [], ""
-    try:
-        return await servers(api), ""
-    except Problem as problem:  # the tools are shown all the same
-        return [], problem.detail
 
 
 @router.post("/console/parts/tools-check", include_in_schema=False)

@@ -42,9 +42,8 @@ class Part:
 async def turn(api: ApiDep, query: Annotated[_TurnId, own_query(_TurnId)]) -> Response:
     found, calls = await find_turn(api.store, query.session or api.settings.session, query.turn_id)
     passes = found.delivery == "passthrough"
-    requests = await records(
-        api, RequestsQuery(session=found.session, tool=None, state=None, turn_id=found.turn_id, limit=1)
-    )
+    query_of_turn = RequestsQuery(session=found.session, tool=None, state=None, turn_id=found.turn_id, limit=1)
+    requests = records(api, query_of_turn)
     return page(
         "turn.html",
         {

@@ -15,6 +15,7 @@ from addon.core.framing.documents import Document
 from addon.metrics import Metrics
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
+from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins
 from addon.web import documentation
 from addon.web.audit import Audit
@@ -84,7 +85,7 @@ def create_app(
     pins: Pins | None = None,
     shared: Callable[[], Sequence[Document]] = tuple,
     origin: Callable[[str], Document | None] = lambda name: None,
-    processes: Callable[[str], Awaitable[Sequence[Document]]] | None = None,
+    server_states: Callable[[], Sequence[ServerState]] = tuple,
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None,
     tool_version: Callable[[str, str], Awaitable[str]] | None = None,
     try_tool: TryTool | None = None,
@@ -94,11 +95,10 @@ def create_app(
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
     `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `origin`: where one
-    of these comes from. `processes`: what each process of the proxy reports, about itself or, given the id of a
-    request, about that. `problems`: what is wrong with these arguments for a session's tool, by its schema.
-    `tool_version`: the digest of a session's tool. `try_tool`: begins a call of a session's tool for somebody who tries
-    it. `restart_server`: restarts an MCP server in all processes. `recent`: the latest requests to models of this
-    process. `setting_rows`: its options, without secrets."""
+    of these comes from. `server_states`: the state of each MCP server. `problems`: what is wrong with these arguments
+    for a session's tool, by its schema. `tool_version`: the digest of a session's tool. `try_tool`: begins a call of a
+    session's tool for somebody who tries it. `restart_server`: restarts an MCP server. `recent`: the latest requests to
+    models. `setting_rows`: the proxy's options, without secrets."""
     tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
@@ -111,7 +111,7 @@ def create_app(
         pins=pins,
         shared=shared,
         origin=origin,
-        processes=processes,
+        server_states=server_states,
         recent=recent or RecentRequests(),
         problems=problems,
         tool_version=tool_version,

@@ -5,15 +5,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from addon.control.routes.processes import states
-from addon.recent_requests import place_of
+from addon.recent_requests import number_of
 from addon.web.context import ApiContext
-from addon.web.problems import Problem
 
 PAUSE = 0.25
 """Seconds in which events are gathered into one batch."""
-_PAUSE_FOR_ALL = 1.0
-"""The same if the supervisor is asked what all processes have."""
 _MOST = 256
 """Events of a batch."""
 
@@ -42,63 +38,47 @@ class RequestEvents:
         self._looked_at = 0.0
         self._has_started = False
         self._running: dict[str, _Rounds] = {}
-        self._newest: dict[str, int] = {}
+        self._newest = 0
 
-    async def start(self) -> list[RequestEvent]:
+    def start(self) -> list[RequestEvent]:
         """What runs now, as `request.began`."""
-        return await self._look()
+        return self._look()
 
     async def next(self) -> list[RequestEvent]:
         """The next batch."""
         while True:
             await self._pause()
-            if not (self._api.recent.has_siblings or self._running):
+            if not self._running:
                 await self._api.recent.change(self._version)
-            if events := await self._look():
+            if events := self._look():
                 return events
 
     async def change(self) -> None:
         """Wait until there may be events; also while requests run, whose durations grow. For readers that are told of
-        no event: without other processes nothing is compared."""
+        no event: nothing is compared."""
         recent = self._api.recent
-        if recent.has_siblings:
-            found = False
-            while not found:
-                await self._pause()
-                found = bool(await self._look() or self._running)
-            return
         if not recent.running:
             await recent.change(self._version)
         self._version = recent.version
 
     async def _pause(self) -> None:
-        pause = _PAUSE_FOR_ALL if self._api.recent.has_siblings else PAUSE
-        await asyncio.sleep(max(0.0, self._looked_at + pause - asyncio.get_running_loop().time()))
+        await asyncio.sleep(max(0.0, self._looked_at + PAUSE - asyncio.get_running_loop().time()))
 
-    async def _look(self) -> list[RequestEvent]:
-        recent, version = self._api.recent, self._version
-        try:
-            records = await self._of_all() if recent.has_siblings else recent.records(since=version)[::-1]
-        except Problem:  # the supervisor does not answer
-            records = None
+    def _look(self) -> list[RequestEvent]:
+        recent = self._api.recent
+        records = recent.records(since=self._version)[::-1]
         self._version, self._looked_at = recent.version, asyncio.get_running_loop().time()
-        return [] if records is None else self._compare(records)
-
-    async def _of_all(self) -> list[dict[str, Any]]:
-        """The records of all processes, oldest first. Raises Problem (503)."""
-        records = [one for state in await states(self._api) for one in state["recent"]]
-        return sorted(records, key=lambda one: float(one["began_at"]))
+        return self._compare(records)
 
     def _compare(self, records: Sequence[dict[str, Any]]) -> list[RequestEvent]:
         """The differences between these records, oldest first, and what the reader knows."""
         events: list[RequestEvent] = []
         before, self._running = self._running, {}
-        newest, unlisted = dict(self._newest), 0
+        newest, unlisted = self._newest, 0
         for record in records:
             request_id = record["request_id"]
-            process, number = place_of(request_id)
-            is_new = number > self._newest.get(process, 0)
-            newest[process] = max(number, newest.get(process, 0))
+            is_new = (number := number_of(request_id)) > self._newest
+            newest = max(number, newest)
             unlisted -= is_new
             if record["state"] == "running":
                 self._running[request_id] = _rounds(record)
@@ -108,7 +88,7 @@ class RequestEvents:
                 events += _events(record, before.get(request_id))
         if self._has_started:
             listed = {record["request_id"] for record in records}
-            unlisted += sum(newest.values()) - sum(self._newest.values()) + len(before.keys() - listed)
+            unlisted += newest - self._newest + len(before.keys() - listed)
             events = _bounded(events, unlisted)
         self._newest, self._has_started = newest, True
         return events

@@ -6,9 +6,7 @@ from typing import Any
 import mitmproxy.proxy.layers  # noqa: F401 - registers the hooks of flows
 from mitmproxy import hooks, http
 
-import addon.hooks.heads
-import addon.hooks.interim  # noqa: F401 - both replace methods of mitmproxy
-from addon.hooks.connection_limits import Connections
+import addon.hooks.interim  # noqa: F401 - replaces methods of mitmproxy
 from addon.hooks.console_commands import ConsoleCommands, commands_of
 from addon.hooks.content_view import add_view
 from addon.hooks.draining import InFlight
@@ -23,12 +21,10 @@ from addon.hooks.masking import Masking
 from addon.hooks.record import Recording
 from addon.hooks.reloading import Reloading
 from addon.hooks.request_lines import RequestLines
-from addon.hooks.retirement import Retirement
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.hooks.upstream_pool import UpstreamPool
-from addon.supervisor.membership import membership
 
 Hook = Callable[..., Any]
 
@@ -126,10 +122,7 @@ def build_addons() -> list[object]:
     recording = Recording(lifecycle, routing, grafting, shadow_flows)
     reloading = Reloading(lifecycle)
     lines = RequestLines(lifecycle, routing, grafting, shadow_flows)
-    first = [lifecycle, LogLines(), Connections(lifecycle), Masking(), pool, upstream_factory]
-    last: list[object] = [Speedups(lifecycle)]
-    if (member := membership()) is not None:
-        last.append(Retirement(lifecycle, member))
-    last += [lines, ConsoleCommands(lifecycle), reloading]
+    first = [lifecycle, LogLines(), Masking(), pool, upstream_factory]
+    last = [Speedups(lifecycle), lines, ConsoleCommands(lifecycle), reloading]
     add_view()
     return [Toolgraft([*first, looping, routing, grafting, live_hooks, recording, in_flight, *last])]

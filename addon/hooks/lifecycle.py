@@ -25,7 +25,6 @@ from addon.hooks.start_progress import start_progress
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
-from addon.supervisor.membership import membership
 from addon.tools.base import SourceError
 from addon.tools.bounded import abandoned_calls
 from addon.web.token import write_file
@@ -102,7 +101,7 @@ class Lifecycle:
         check_misspelt(ctx.options)
         settings, chosen = self.parse({o.name: getattr(ctx.options, o.name) for o in OPTIONS}, self.file_options)
         if self.runtime is None:
-            self.runtime = Runtime.start(settings, self.upstreams, listening=_ports, in_flight=self.in_flight)
+            self.runtime = Runtime.start(settings, self.upstreams, listening=_ports)
             if (config := self.file_options.config) is not None:
                 self.runtime.set_sessions(config.sessions)
             self.runtime.setting_rows = self._setting_rows
@@ -151,14 +150,12 @@ class Lifecycle:
                 await self.runtime.serve()
             listening = addresses(ctx.master.addons.get("proxyserver").servers)
             ca = ca_file(ctx.options.confdir)
-            pid = os.getpid() if membership() is None else os.getppid()
-            write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": pid}))
+            write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
         except Exception as error:
             logger.error(self.file_options.located(in_words(error)))  # as in `configure`: the start is not over yet
             return
-        if (member := membership()) is None or member.slot == 0:
-            for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
-                logger.info(line)
+        for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
+            logger.info(line)
         gc.collect()
         gc.freeze()  # imported modules stay: full collections need not traverse them
 

@@ -1,17 +1,20 @@
 """Applies changes of tools files, files of MCP servers and the toolgraft.toml while the proxy runs.
 
 A change is checked whole before any of it is used; if it cannot be, everything stays as it was, and the log says why.
-The files are looked at every so often, as mitmproxy looks at scripts.
+The files are looked at every so often, as mitmproxy looks at scripts, and on SIGHUP.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
 
 from addon.config_file.reading import ConfigError, SessionEntry
 from addon.config_file.sessions import apply_sessions
@@ -22,7 +25,6 @@ from addon.hooks.runtime import FIXED, SOURCES, Runtime
 from addon.loop.sources import Change, ProxySources
 from addon.options import OPTIONS
 from addon.settings import Settings
-from addon.supervisor.membership import membership
 from addon.web import tasks
 from store.base import StoreError
 
@@ -40,12 +42,19 @@ class Reloading:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._task: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
+        """Whether a SIGHUP has come."""
         self._latest: dict[str, _Version] | None = None
         self._applied: dict[str, _Version] | None = None
         self._wanted: Sequence[str] = ()
         """The files of a change that could not be used: perhaps one of them is wrong, or missing."""
         self._due: dict[str, SessionEntry] = {}
         """Sessions that the store could not take yet."""
+
+    def load(self, loader: Loader) -> None:
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            with contextlib.suppress(RuntimeError, ValueError):  # not in other threads
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up, _has_terminal())
 
     def running(self) -> None:
         runtime = self._lifecycle.runtime
@@ -56,23 +65,39 @@ class Reloading:
         if self._task is not None:
             self._task.cancel()
 
+    def _hang_up(self, had_terminal: bool) -> None:
+        """SIGHUP asks for a reload, unless the terminal that started the proxy is gone."""
+        runtime = self._lifecycle.runtime
+        if had_terminal and not _has_terminal():
+            ctx.master.shutdown()
+        elif runtime is not None and runtime.sources is None:
+            logger.info("SIGHUP: there is no file to read again")
+        else:
+            logger.info("SIGHUP: the files are read again")
+            self._asked.set()
+
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_INTERVAL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), _INTERVAL)
+            is_asked = self._asked.is_set()
+            self._asked.clear()
             try:
-                await self.look()
+                await self.look(is_asked=is_asked)
             except Exception:
                 logger.exception("changed files could not be applied")
 
-    async def look(self) -> None:
+    async def look(self, *, is_asked: bool = False) -> None:
         """Apply the files if they have changed. A file that has changed since the last look may still be being written:
-        it is left to the next one."""
+        it is left to the next one. `is_asked`: somebody asks for them, so they are read whatever is known of them."""
         runtime = self._lifecycle.runtime
-        if runtime is None or runtime.ending or runtime.sources is None or runtime.settings.reload == "off":
+        if runtime is None or runtime.ending or runtime.sources is None:
+            return
+        if runtime.settings.reload == "off" and not is_asked:
             return
         now = {path: _version(path) for path in self._files(runtime)}
         is_settled, self._latest = now == self._latest, now
-        if is_settled and now != self._applied:
+        if is_asked or (is_settled and now != self._applied):
             self._applied = now  # a change that cannot be used is reported once
             await self._reload(runtime, runtime.sources)
         if self._due:
@@ -145,9 +170,6 @@ class Reloading:
             self._due = due | self._due
 
     def _report(self, options: FileOptions, change: Change, parts: Sequence[str], waiting: Sequence[str]) -> None:
-        """Of several processes the first tells."""
-        if (member := membership()) is not None and member.slot > 0:
-            return
         if change.used:
             logger.info("changed, and used from now on: %s", ", ".join(change.used))
         if change.left_out:
@@ -157,6 +179,15 @@ class Reloading:
             logger.info("%s has changed, and holds from now on: %s", path, ", ".join(parts))
         if waiting:
             logger.warning("%s has changed, but a restart of the proxy is needed for: %s", path, ", ".join(waiting))
+
+
+def _has_terminal() -> bool:
+    """Whether the process has a controlling terminal that has not hung up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _report_refusal(words: str) -> None:

@@ -8,9 +8,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 from addon.config_file.reading import SessionEntry
@@ -20,31 +19,36 @@ from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.core.security.egress import PUBLIC_ONLY
 from addon.core.summaries import Summary
-from addon.descriptors import connection_limits, raise_descriptor_limit
+from addon.descriptors import control_connections, raise_descriptor_limit
 from addon.gateway.downloads import Downloads
 from addon.gateway.mount import gateway_routes, key_of
 from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
-from addon.hooks.server_restarts import ServerRestarts
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
-from addon.loop.siblings import Siblings
 from addon.loop.sources import ProxySources, sources_of
 from addon.loop.tries import Tries
 from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
-from addon.supervisor.membership import Membership, membership
-from addon.tools.base import SourceError
 from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
 from addon.urls import redacted
 from addon.version import package_version
 from addon.web import tasks
 from addon.web.server import ControlServer, bind, url_of
-from addon.web.token import clear_address, lock_folder, make_folder, own_token, write_address, write_file
+from addon.web.token import (
+    clear_address,
+    leave_place,
+    lock_folder,
+    make_folder,
+    own_token,
+    take_place,
+    write_address,
+    write_file,
+)
 from addon.web.uvicorn_limits import Bounds
 from store.base import Store, StoreError, run_now
 from store.budget import Budget
@@ -77,9 +81,6 @@ _CLOSE_TIMEOUT = 15.0
 _UPKEEP_INTERVAL = 60.0
 """Seconds between two deletions of old records: short, so that each deletes few."""
 
-_PINS_INTERVAL = 1.0
-"""Seconds between two looks at the accepted MCP tools, which other processes write as well."""
-
 _BATCH_PAUSE = 0.01
 """Seconds between two batches of a deletion, in which requests are served."""
 
@@ -102,15 +103,15 @@ class Runtime:
         upstreams: UpstreamFactory,
         environ: Mapping[str, str],
         listening: Callable[[], Collection[int]],
-        in_flight: Sized,
     ) -> None:
         self.settings = settings
-        self.connection_limits = connection_limits(settings.max_connections, raise_descriptor_limit())
+        most_connections = control_connections(settings.max_connections, raise_descriptor_limit())
         self.store = store
         self.metrics = Metrics()
-        self.recent = RecentRequests(has_siblings=membership() is not None, most_bodies=settings.keep_requests)
+        self.recent = RecentRequests(most_bodies=settings.keep_requests)
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
-        self._siblings = Siblings(settings.state / "processes", self.proxy_id) if store.suspends else None
+        self._predecessor: str | None = None
+        """The proxy that used this state folder before and has ended without settling its calls."""
 
         def own_ports() -> set[int]:
             return {*listening(), *(self.control_address or ())[1:]}
@@ -122,10 +123,8 @@ class Runtime:
             proxy_id=self.proxy_id,
             egress=egress,
             count=self.metrics.count_ended,
-            siblings=self._siblings,
             max_media=settings.max_media,
         )
-        self.restarts = ServerRestarts(self.executors.source)
         self.budget = Budget(settings.cache_bytes)
         store.remember_within(self.budget)
         self.metrics.cache_sizes = self.budget.sizes
@@ -133,8 +132,6 @@ class Runtime:
         self.grafter = Grafter(store, settings, self.metrics, owners=self.executors, budget=self.budget)
         self.loops = LoopServer()
         self.lives = LiveSessions()
-        self._pins = pins
-        self._in_flight = in_flight
         self.ending = False
         """Whether new requests are refused because the proxy ends: see `end`."""
         self.is_serving = False
@@ -175,12 +172,12 @@ class Runtime:
                 pins=pins,
                 shared=lambda: self.grafter.session_configs.shared,
                 origin=self.executors.origin,
-                processes=self._processes,
+                server_states=sources.combined.server_states if sources is not None else tuple,
                 recent=self.recent,
                 problems=self._problems,
                 tool_version=self._tool_version,
                 try_tool=Tries(self.executors, lambda session: self.grafter.session_config(session)).begin,
-                restart_server=self.restarts.everywhere,
+                restart_server=sources.combined.restart if sources is not None else None,
                 setting_rows=lambda: self.setting_rows(),
                 extra_routes=gateway_routes(
                     store=store,
@@ -198,9 +195,7 @@ class Runtime:
             self._server = ControlServer(
                 self.control,
                 listener,
-                bounds=Bounds(
-                    self.connection_limits.control, settings.max_headers, settings.header_timeout, settings.max_body
-                ),
+                bounds=Bounds(most_connections, settings.max_headers, settings.header_timeout, settings.max_body),
             )
 
     @classmethod
@@ -210,35 +205,27 @@ class Runtime:
         upstreams: UpstreamFactory,
         environ: Mapping[str, str] = os.environ,
         listening: Callable[[], Collection[int]] = frozenset,
-        in_flight: Sized = (),
     ) -> "Runtime":
         """Open the store, unless that suspends, and bind the control API's port. `listening`: returns the proxy's open
-        ports. `in_flight`: the requests that clients of the proxy wait for. Raises OSError, ValueError or
-        StoreUnusable, whose message says what to do."""
+        ports. Raises OSError, ValueError or StoreUnusable, whose message says what to do."""
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
             raise ValueError(f"graft_store={redacted(settings.store_url)}: {error}") from None
-        member = membership()
-        if member is not None and not store.suspends:
-            raise ValueError(
-                f"graft_store={redacted(settings.store_url)}: several processes (--workers) need a store that they can "
-                "share: redis://HOST"
-            )
         with ExitStack() as undo:
             holds_folder = bool(settings.control or not settings.store)
             if holds_folder:  # otherwise the folder may not exist before `serve`
-                undo.callback(_lock(settings.state, member))
+                undo.callback(lock_folder(settings.state).release)
             has_mcp = settings.mcp or settings.config  # which may name servers later
             pins = Pins(settings.state / "mcp_pins.json", _write) if has_mcp and settings.mcp_pin == "on" else None
             sources = sources_of(settings, pins)
             token = own_token(settings, environ) if settings.control else None
-            listener = bind(*settings.control, member) if settings.control else None
+            listener = bind(*settings.control) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)
             if not store.suspends:
                 run_now(store.open())
-            runtime = cls(settings, store, token, listener, sources, pins, upstreams, environ, listening, in_flight)
+            runtime = cls(settings, store, token, listener, sources, pins, upstreams, environ, listening)
             if not store.suspends:
                 run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
@@ -269,11 +256,10 @@ class Runtime:
         """Open the store, if that suspends, and the tool sources; start the control API and the store's upkeep. Raises
         OSError, SourceError or StoreUnusable."""
         if not self._holds_folder:
-            self._resources.callback(_lock(self.settings.state, membership()))
+            self._resources.callback(lock_folder(self.settings.state).release)
         if self.store.suspends:
             await self.store.open()
-        if self._siblings is not None:
-            self._siblings.join()
+            self._predecessor = take_place(self.settings.state, self.proxy_id)
         await self._renew_lease()
         await apply_sessions(self.store, self._sessions)
         await self.executors.open(changed=self._share)
@@ -286,8 +272,6 @@ class Runtime:
             tasks.spawn(self._keep_lease(), name="the proxy's lease"),
             tasks.spawn(self._expire(), name="expiry of old records"),
         ]
-        if self._pins is not None and membership() is not None:
-            self._upkeep.append(tasks.spawn(self._follow_pins(self._pins), name="accepted MCP tools"))
         self.is_serving = True
 
     def _share(self) -> None:
@@ -306,6 +290,10 @@ class Runtime:
         has worked."""
         try:
             await self.executors.catch_up()
+            if self._predecessor is not None:
+                for call in await self.store.drop(self._predecessor):
+                    self.metrics.count_ended(call.status)
+                self._predecessor = None
             await self.store.hold(self.proxy_id, _LEASE)
             if not self._holds_lease:  # the other proxies have to renew their leases after the outage first
                 self._holds_lease = True
@@ -351,29 +339,6 @@ class Runtime:
         if self._server is not None:
             self._server.stop_listening()
 
-    def describe(self, question: Document) -> Document:
-        """The answer to a question (`addon.supervisor.messages`). `{}`: what this process does now, for `/v1/processes`
-        and `/metrics`. For a request: its bodies (`CleanRequest.message`, or null)."""
-        if server := question.get("restart"):
-            return {"restarts": self.restarts.begin(server)}
-        if request_id := question.get("request"):
-            found = self.recent.clean(request_id, self.store.secret)
-            return {"request": found.message() if found is not None else None}
-        member, source = membership(), self.executors.source
-        return {
-            "pid": os.getpid(),
-            "slot": 1 if member is None else member.slot + 1,
-            "requests": len(self._in_flight) + self.active_requests,
-            "loops": len(self.loops),
-            "live": len(self.lives),
-            "outage": self.store.outage,
-            "mcp": [asdict(state) for state in source.server_states()] if source is not None else [],
-            "metrics": self.metrics.render().decode(),
-            "recent": self.recent.records() if member is not None else [],
-            "forgotten": self.recent.forgotten,
-            "usage": self.recent.usage.describe() if member is not None else {},
-        }
-
     async def _problems(self, session: str, name: str, args: Document) -> list[str]:
         config = await self.grafter.session_config(session)
         return [] if config is None else self.executors.problems(config, name, args)
@@ -381,20 +346,6 @@ class Runtime:
     async def _tool_version(self, session: str, name: str) -> str:
         config = await self.grafter.session_config(session)
         return "" if config is None else self.executors.binding(config, name).version.hex()
-
-    async def _processes(self, request_id: str = "") -> list[Document]:
-        member = membership()
-        question = {"request": request_id} if request_id else {}
-        return [self.describe(question)] if member is None else await member.states(question)
-
-    async def _follow_pins(self, pins: Pins) -> None:
-        """Take over the MCP tools that somebody accepts at another process."""
-        while True:
-            await asyncio.sleep(_PINS_INTERVAL)
-            try:
-                pins.refresh()
-            except SourceError as error:
-                logger.warning("%s", error)
 
     @property
     def active_requests(self) -> int:
@@ -406,31 +357,21 @@ class Runtime:
         for task in self._upkeep:
             task.cancel()
         if self._server is not None:  # before the tools, which the front doors run
-            if membership() is None:  # otherwise the address is that of others as well
-                try:
-                    clear_address(self.settings.state, self._server.url)
-                except OSError as error:  # for example on a read-only disk
-                    logger.warning("the control API's address stays in the state folder: %s", error)
+            try:
+                clear_address(self.settings.state, self._server.url)
+            except OSError as error:  # for example on a read-only disk
+                logger.warning("the control API's address stays in the state folder: %s", error)
             await _closed("control API", self._server.stop())
         for name, part in (("Live", self.lives.close), ("loops", self.loops.stop), ("tools", self.executors.close)):
             await _closed(name, part())
         try:
             await self.store.drop(self.proxy_id)
-            if self._siblings is not None:
-                self._siblings.leave()
+            if self.store.suspends:
+                leave_place(self.settings.state)
         except StoreError as error:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
         self._resources.close()
-
-
-def _lock(state: Path, member: Membership | None) -> Callable[[], None]:
-    """Lock the state folder. Returns what releases it. Raises OSError."""
-    if member is None:
-        return lock_folder(state).release
-    make_folder(state)
-    member.lock(state)
-    return lambda: None
 
 
 def _write(path: Path, text: str) -> None:

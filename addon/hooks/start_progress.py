@@ -11,7 +11,6 @@ from typing import Any
 from mitmproxy import ctx
 
 from addon.core.summaries import shortened
-from addon.supervisor.membership import membership
 from addon.tools.base import ToolSource
 
 logger = logging.getLogger("toolgraft")
@@ -26,9 +25,8 @@ _ERASE = "\r\x1b[K"
 
 @contextlib.asynccontextmanager
 async def start_progress(source: ToolSource | None) -> AsyncIterator[None]:
-    """While the body starts this source. Of several processes the first tells."""
-    member = membership()
-    if source is None or not source.server_states() or (member is not None and member.slot > 0):
+    """While the body starts this source."""
+    if source is None or not source.server_states():
         yield
         return
     task = asyncio.ensure_future(_show(source))
@@ -78,8 +76,8 @@ def _subject(number: int) -> str:
 
 
 def _terminal_handler() -> Any:
-    """The handler that writes mitmdump's log to a terminal; None if there is none, or other processes share it."""
+    """The handler that writes mitmdump's log to a terminal; None if there is none."""
     termlog: Any = getattr(ctx.master, "_termlog_addon", None)
-    if termlog is None or ctx.options.graft_log == "json" or membership() is not None:
+    if termlog is None or ctx.options.graft_log == "json":
         return None
     return termlog.logger if termlog.logger.has_vt_codes and termlog.logger.file.isatty() else None

@@ -25,7 +25,6 @@ from addon.loop.call_waits import CallWaits
 from addon.loop.clients import no_cookies
 from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import SharedRuns
-from addon.loop.siblings import Siblings
 from addon.loop.steps import RunningCall, RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
@@ -58,8 +57,8 @@ class Executors:
     """Runs calls with the proxy's tool sources and with the executors of a session's toolset. Opened with `open`.
 
     `http` is the client for the tools' endpoints, and is closed with the rest; if it is None, `egress` connects to
-    them. `count` is called with the status of each call that ends here. `siblings`: the proxies that share the store
-    and the state folder. `max_media`: bytes of the images and files of one result.
+    them. `count` is called with the status of each call that ends here. `max_media`: bytes of the images and
+    files of one result.
     """
 
     def __init__(
@@ -71,12 +70,10 @@ class Executors:
         proxy_id: str | None = None,
         egress: Egress | None = None,
         count: Callable[[str], None] = lambda status: None,
-        siblings: Siblings | None = None,
         max_media: int = MAX_MEDIA,
     ) -> None:
         self.store = store
         self.proxy_id = proxy_id
-        self._siblings = siblings
         self.source = source
         self.tools: Mapping[str, Tool] = {}
         self._refresher: Refresher | None = None
@@ -133,12 +130,6 @@ class Executors:
 
     async def catch_up(self) -> None:
         await self.late_writes.flush()
-        if self._siblings is None:
-            return
-        for proxy_id in self._siblings.dead():
-            for call in await self.store.drop(proxy_id):
-                self._count(call.status)
-            self._siblings.forget(proxy_id)
 
     def origin(self, name: str) -> Document | None:
         """Where one of the proxy's own tools comes from, and its rules; None: there is no such tool."""

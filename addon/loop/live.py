@@ -215,9 +215,6 @@ class LiveSessions:
         self._open: set[LiveSession] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def add(self, session: LiveSession) -> None:
         self._open.add(session)
 

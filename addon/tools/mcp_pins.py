@@ -6,19 +6,14 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import filelock
 
 from addon.core.framing.documents import Document
 from addon.tools.base import SourceError
 
 _log = logging.getLogger(__name__)
-
-_LOCK_TIMEOUT = 2.0  # seconds; another process writes a small file
 
 
 class NotHeldBack(LookupError):
@@ -63,14 +58,11 @@ class PinnedSource:
 
 
 class Pins:
-    """Kept in a file, which `write` replaces as a whole, and which several processes may share. Raises SourceError if
-    an existing file cannot be read."""
+    """Kept in a file, which `write` replaces as a whole. Raises SourceError if an existing file cannot be read."""
 
     def __init__(self, path: Path, write: Callable[[Path, str], None]) -> None:
         self._path = path
         self._write = write
-        self._lock = filelock.FileLock(path.with_suffix(".lock"), mode=0o600, timeout=_LOCK_TIMEOUT)
-        self._version = self._file_version()
         self._servers = self._read()
         self._sources: dict[str, PinnedSource] = {}
 
@@ -85,19 +77,14 @@ class Pins:
         """Set a server's current tools, and return those to hold back. A new tool is pinned as it is. `changed` is
         called when a held-back tool has been accepted."""
         self._sources[server] = PinnedSource(tools, changed)
-        self._servers.setdefault(server, {})
-        if self._new_tools(server, tools):
+        pinned = self._servers.setdefault(server, {})
+        if new := {name: tool for name, tool in tools.items() if name not in pinned}:
+            pinned |= new
             try:
-                with self._locked():
-                    self._servers[server] |= self._new_tools(server, tools)
-                    self._store(self._servers)
+                self._store(self._servers)
             except OSError as error:
-                self._servers[server] |= self._new_tools(server, tools)
                 _log.warning("the accepted MCP tools cannot be stored: %s", error)
         return self._held_back_of(server)
-
-    def _new_tools(self, server: str, tools: Mapping[str, Document]) -> dict[str, Document]:
-        return {name: tool for name, tool in tools.items() if name not in self._servers[server]}
 
     def current(self) -> dict[str, PinnedSource]:
         """The current tools of all servers, for `restore`."""
@@ -112,26 +99,12 @@ class Pins:
         kept = set(servers)
         self._sources = {name: source for name, source in self._sources.items() if name in kept}
 
-    def refresh(self) -> None:
-        """Take over what another process has written. Raises SourceError."""
-        if self._version != self._file_version():
-            self._read_again()
-            for source in list(self._sources.values()):
-                if source.changed is not None:
-                    source.changed()
-
     def held_back(self) -> list[HeldBackTool]:
         return [tool for server in self._sources for tool in self._held_back_of(server)]
 
     def accept(self, server: str, tool: str, digest: str) -> None:
         """Accept a tool as it is now, whose digest must be `digest`. Raises NotHeldBack, ChangedAgain, and OSError if
         the file cannot be written: the tool then stays held back."""
-        with self._locked():
-            self._accept(server, tool, digest)
-        if (changed := self._sources[server].changed) is not None:
-            changed()
-
-    def _accept(self, server: str, tool: str, digest: str) -> None:
         found = next((one for one in self.held_back() if (one.server, one.tool) == (server, tool)), None)
         if found is None:
             raise NotHeldBack(f"the tool {tool} of the MCP server {server} is not held back")
@@ -140,6 +113,8 @@ class Pins:
         servers = {**self._servers, server: {**self._servers[server], tool: found.after}}
         self._store(servers)
         self._servers = servers
+        if (changed := self._sources[server].changed) is not None:
+            changed()
 
     def _held_back_of(self, server: str) -> list[HeldBackTool]:
         pinned = self._servers.get(server, {})
@@ -162,36 +137,8 @@ class Pins:
                 "remove the file to accept all current tools"
             ) from None
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the file's lock, with what the file says now. Raises OSError."""
-        try:
-            with self._lock:
-                if self._version != self._file_version():
-                    self._read_again()
-                yield
-        except filelock.Timeout:
-            raise OSError(f"{self._lock.lock_file}: held by another process") from None
-        except SourceError as error:
-            raise OSError(str(error)) from None
-
-    def _read_again(self) -> None:
-        version = self._file_version()
-        found = self._read()
-        for server in self._sources:
-            found.setdefault(server, {})
-        self._version, self._servers = version, found
-
-    def _file_version(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
     def _store(self, servers: Mapping[str, Mapping[str, Document]]) -> None:
         self._write(self._path, json.dumps(servers, ensure_ascii=True, sort_keys=True))
-        self._version = self._file_version()
 
 
 def digest_of(tool: Document) -> str:

@@ -9,6 +9,7 @@ from addon.core.framing.documents import Document
 from addon.metrics import Metrics
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
+from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins
 from addon.web.access import ANYONE, OWNER, Access
 from addon.web.audit import Audit
@@ -44,10 +45,10 @@ class ApiContext:
     """Where one of them comes from, and its rules (`addon.control.views.Origin`)."""
     setting_rows: Callable[[], Sequence[Document]] = tuple
     """The proxy's options, each with its value and where it is set, without secrets."""
-    processes: Callable[[str], Awaitable[Sequence[Document]]] | None = None
-    """What each of the proxy's processes says of itself, or of the request with this id. Raises OSError."""
+    server_states: Callable[[], Sequence[ServerState]] = tuple
+    """The state of each MCP server."""
     recent: RecentRequests = field(default_factory=RecentRequests)
-    """The last requests to models of this process."""
+    """The last requests to models."""
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
     """What does not fit the schema of a session's tool in these arguments of it."""
     tool_version: Callable[[str, str], Awaitable[str]] | None = None
@@ -55,7 +56,7 @@ class ApiContext:
     try_tool: TryTool | None = None
     """Begins a call of a session's tool for somebody who tries it."""
     restart_server: Callable[[str], Awaitable[bool]] | None = None
-    """Restarts an MCP server in all processes of the proxy. Returns whether there is such a server. Raises OSError."""
+    """Restarts an MCP server. Returns whether there is such a server."""
     ending: EndEvent = field(default_factory=EndEvent)
     draining: bool = False
     active_requests: int = 0

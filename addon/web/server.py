@@ -14,7 +14,6 @@ from typing import Protocol
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from addon.supervisor.membership import Membership
 from addon.web import tasks
 from addon.web.uvicorn_limits import BoundedProtocol, Bounds
 
@@ -22,18 +21,14 @@ _BOUNDS = Bounds()
 _CHOOSE = "choose another with --set graft_control=host:port"
 
 
-def bind(host: str, port: int, membership: Membership | None = None) -> socket.socket:
-    """A listening socket; port 0 chooses a free port. Raises OSError with a message that says what to do.
-    `membership`: of a supervisor, whose processes all have such a socket."""
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 chooses a free port. Raises OSError with a message that says what to do."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         # without the protocol asyncio does not recognise TCP, and Nagle's delay stays on
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
-        if membership is not None:
-            (listener,) = membership.listen(str(where[0]), port)
-            return listener
         listener = socket.socket(family, kind, protocol)
         try:
             if sys.platform != "win32":

@@ -133,6 +133,20 @@ def clear_address(state: Path, url: str) -> None:
         path.unlink(missing_ok=True)
 
 
+def take_place(state: Path, proxy_id: str) -> str | None:
+    """Note which proxy has the lock of the state folder now. Returns the one before it if that has not left: it is
+    dead, since it had the same lock. Raises OSError."""
+    path = state / "proxy.id"
+    before = _read(path)
+    write_file(path, proxy_id)
+    return before or None
+
+
+def leave_place(state: Path) -> None:
+    """This proxy leaves nothing for the next one to settle. Raises OSError."""
+    (state / "proxy.id").unlink(missing_ok=True)
+
+
 def _token_in_folder(state: Path) -> str:
     make_folder(state)
     path = state / "token"

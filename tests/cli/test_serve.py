@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import addon
-from addon.cli.serve import arguments, config_of, interface_of, workers_of
+from addon.cli.serve import arguments, config_of, interface_of
 
 ROOT = Path(addon.__path__[0]).parent
 ENTRY = ["-s", str(ROOT / "addon" / "entry.py")]
@@ -55,18 +55,6 @@ def test_the_interface_is_one_of_mitmproxy_s() -> None:
     ]
     with pytest.raises(ValueError, match="TOOLGRAFT_UI=vim: must be mitmdump, mitmweb or mitmproxy"):
         interface_of({"TOOLGRAFT_UI": "vim"})
-
-
-def test_workers_are_counted_and_left_out_of_mitmproxy_s_arguments() -> None:
-    assert workers_of(["-q"]) == (1, ["-q"])
-    assert workers_of(["--workers", "4", "-q"]) == (4, ["-q"])
-    assert workers_of(["-q", "--workers=2"]) == (2, ["-q"])
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "two", "", "65", "²"])
-def test_another_number_of_workers_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="must be a number of processes, 1 to 64"):
-        workers_of(["--workers", value])
 
 
 @pytest.fixture

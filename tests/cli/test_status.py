@@ -59,8 +59,8 @@ def test_a_store_that_fails_is_named(cli: Cli, proxy: Proxy) -> None:
 def test_as_json_it_is_one_document(cli: Cli, proxy: Proxy) -> None:
     proxy.capture("call_1")
     found = json.loads(cli("status", "--json").stdout)
-    assert set(found) == {"url", "version", "problem", "processes", "sessions", "tools", "held_tools"} | {
-        *("waiting", "failed", "all_failed_read")
+    assert set(found) == {"url", "version", "problem", "running", "servers", "sessions", "tools"} | {
+        *("held_tools", "waiting", "failed", "all_failed_read")
     }
     assert [call["call_id"] for call in found["waiting"]] == ["call_1"]
 

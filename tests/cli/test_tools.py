@@ -1,9 +1,11 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from addon.tools.base import ServerState
 from tests.cli.conftest import Cli, Proxy
 
 WEATHER: dict[str, Any] = {
@@ -131,22 +133,19 @@ def servers(proxy: Proxy) -> list[str]:
     """The MCP servers that were restarted. There is `files`, which was down."""
     restarts: list[str] = []
 
-    async def states(request_id: str = "") -> Any:
-        error = {"last_error": "the connection\nhas ended", "last_error_at": 7.0}
-        server = {"name": "files", "is_up": True, "tools": 3, "error": None, **error}
-        state = {"pid": 4711, "slot": 1, "requests": 0, "loops": 0, "live": 0, "outage": "", "mcp": [server]}
-        return [state]
+    def states() -> Sequence[ServerState]:
+        return [ServerState("files", True, 3, last_error="the connection\nhas ended", last_error_at=7.0)]
 
     async def restart(server: str) -> bool:
         restarts.append(server)
         return server == "files"
 
-    proxy.app.api.processes, proxy.app.api.restart_server = states, restart
+    proxy.app.api.server_states, proxy.app.api.restart_server = states, restart
     return restarts
 
 
 def test_a_server_is_restarted(cli: Cli, servers: list[str]) -> None:
-    assert cli("tools", "restart", "files").stdout == "files, process 1: up, 3 tools\n"
+    assert cli("tools", "restart", "files").stdout == "files: up, 3 tools\n"
     assert json.loads(cli("tools", "restart", "files", "--json").stdout)["is_up"]
     stderr = cli("tools", "restart", "a/b", status=1).stderr
     assert stderr == "toolgraft: there is no MCP server a/b; there are: files\n"
@@ -155,5 +154,5 @@ def test_a_server_is_restarted(cli: Cli, servers: list[str]) -> None:
 
 def test_the_last_error_of_a_server_is_in_the_status(cli: Cli, servers: list[str]) -> None:
     (line,) = (line for line in cli("status").stdout.splitlines() if "MCP server" in line)
-    assert line.startswith("    MCP server files: up, 3 tools; last error at ")
+    assert line.startswith("  MCP server files: up, 3 tools; last error at ")
     assert line.endswith(r": the connection\nhas ended")

@@ -1,14 +1,14 @@
 """The stream that tells pages what has changed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
 
 from addon.console import changes
 from addon.control.app import ControlApp
+from addon.tools.base import ServerState
 from store.base import Store
 from store.models import Policy, Status
 from tests.control.conftest import Capture, Exchange
@@ -51,28 +51,18 @@ async def test_the_page_of_tools_is_told_of_the_proxy_s_own(
     app: ControlApp, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "_PAUSE_FOR_TOOLS", 0.001)
-    tools, mcp = [{"name": "noop"}], {"name": "files", "is_up": False, "tools": 0, "error": "it does not answer"}
+    tools, mcp = [{"name": "noop"}], [ServerState("files", False, 0, "it does not answer")]
     monkeypatch.setattr(app.api, "shared", lambda: tools)
-
-    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
-        return [{"slot": 1, "pid": 2, "mcp": [mcp]}]
-
-    monkeypatch.setattr(app.api, "processes", states)
+    monkeypatch.setattr(app.api, "server_states", lambda: mcp)
     stream = Exchange(app, "/console/changes", "page=tools")
     assert (await stream.start())["status"] == 200
     assert [kind_of(await stream.block()) for _ in range(5)] == [*EVERYTHING, "tools"]
     tools.append({"name": "other"})
     assert kind_of(await stream.block()) == "tools"
-    mcp |= {"is_up": True, "tools": 3, "error": None}
+    mcp[0] = ServerState("files", True, 3)
     assert kind_of(await stream.block()) == "tools"
     await store.put_policy("one", Policy(delivery="placeholder"))
     assert kind_of(await stream.block()) == "sessions"
-
-    async def unreachable(request_id: str = "") -> Sequence[dict[str, Any]]:
-        raise OSError("the supervisor does not answer")
-
-    monkeypatch.setattr(app.api, "processes", unreachable)
-    assert kind_of(await stream.block()) == "tools"
     await stream.leave()
 
 

@@ -112,16 +112,6 @@ async def test_a_wrong_query_is_refused(query: dict[str, str], page: httpx2.Asyn
     assert (await page.get("/console/parts/arrival", params=query)).status_code == 422
 
 
-async def test_a_supervisor_that_does_not_answer_is_asked_with_the_next_request(
-    page: httpx2.AsyncClient, app: ControlApp
-) -> None:
-    async def states(request_id: str | None = None) -> Any:
-        raise OSError("the supervisor does not answer")
-
-    app.api.recent.has_siblings, app.api.processes = True, states
-    assert "hx-get" in await arrival(page)
-
-
 async def test_the_page_is_told_of_requests(app: ControlApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_PAUSE", 0.0)
     stream = Exchange(app, "/console/changes", "page=connect")

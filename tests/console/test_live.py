@@ -1,8 +1,6 @@
 """The page *Live*, and what it is told."""
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import httpx2
 import pytest
@@ -11,7 +9,6 @@ from addon.console import changes
 from addon.console.live import waterfall
 from addon.control.app import ControlApp
 from addon.core.summaries import CallSummary, RoundSummary, Summary
-from addon.recent_requests import RecentRequests
 from tests.console.test_changes import EVERYTHING, kind_of
 from tests.console.test_pages import HOSTILE, part
 from tests.control.conftest import Exchange
@@ -41,25 +38,6 @@ async def test_requests_are_filtered_and_what_is_not_kept_is_counted(page: httpx
     assert "session s50 " in only
     assert "session s51 " not in only
     assert "No such requests" in await part(page, "live", state="failed")
-
-
-async def test_what_no_process_keeps_is_counted(page: httpx2.AsyncClient, app: ControlApp) -> None:
-    other, older = RecentRequests(1), RecentRequests(1)
-    for recent in (app.api.recent, other, older):
-        for number in range(3):
-            recent.end(Summary(f"s{number}", status=200))
-    app.api.recent.has_siblings = True
-
-    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
-        return [
-            *({"recent": one.records(), "forgotten": one.forgotten} for one in (app.api.recent, other)),
-            {"recent": older.records()},  # of the version before
-        ]
-
-    app.api.processes = states
-    text = await part(page, "live")
-    assert text.count("<article") == 3 + 1 + 1
-    assert "2 older requests since the start are not kept any more" in text
 
 
 def test_a_waterfall_has_rounds_and_calls_in_their_order() -> None:

@@ -11,6 +11,7 @@ import pytest
 from addon.console import tools
 from addon.control.app import ControlApp
 from addon.core.framing.documents import Document
+from addon.tools.base import ServerState
 from store.base import Store
 from store.models import Executor, ToolRules, Toolset
 from tests.console.conftest import SignIn
@@ -231,12 +232,9 @@ HOSTILE = "<script>alert(1)</script>\u202e\x1b"
 
 @pytest.fixture
 def mcp(app: ControlApp) -> None:
-    async def states(request_id: str = "") -> Any:
-        up = {"name": "files", "is_up": True, "tools": 3, "error": None, "last_error": HOSTILE, "last_error_at": 7.0}
-        down = {"name": HOSTILE, "is_up": False, "tools": 0, "error": f"no such program {HOSTILE}"}
-        return [{"slot": 1, "pid": 101, "mcp": [up, down]}]
-
-    app.api.processes = states
+    up = ServerState("files", True, 3, last_error=HOSTILE, last_error_at=7.0)
+    down = ServerState(HOSTILE, False, 0, f"no such program {HOSTILE}")
+    app.api.server_states = lambda: [up, down]
 
 
 @pytest.mark.usefixtures("mcp")
@@ -264,13 +262,3 @@ async def test_only_an_admin_is_offered_a_restart(
     _, token = app.api.tokens.make(["admin"], "mine", "")
     visitor.headers["authorization"] = f"Bearer {token}"
     assert "MCP servers" not in await part(visitor, "tools"), "they are of no session"
-
-
-async def test_tools_are_there_if_the_state_of_servers_is_unknown(page: httpx2.AsyncClient, app: ControlApp) -> None:
-    async def states(request_id: str = "") -> Any:
-        raise OSError("the supervisor does not answer")
-
-    app.api.processes = states
-    html = await part(page, "tools")
-    assert "Their state is unknown: the supervisor does not answer" in html
-    assert "no toolset of its own" in html

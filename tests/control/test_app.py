@@ -53,7 +53,6 @@ OPERATIONS = {
     ("post", "/v1/tokens"),
     ("get", "/v1/tokens"),
     ("delete", "/v1/tokens/{token_id}"),
-    ("get", "/v1/processes"),
     ("get", "/v1/servers"),
     ("post", "/v1/servers/{server}/restart"),
     ("get", "/v1/config"),

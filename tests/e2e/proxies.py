@@ -54,7 +54,7 @@ def sets(**options: str) -> list[str]:
 class Proxy:
     """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is below `folder`, where a second one
     may go on with it. `arguments` go to mitmdump as they are; `early` is a script that is loaded before the addon;
-    `workers` is the number of processes; `interface` is mitmdump or mitmweb."""
+    `interface` is mitmdump or mitmweb."""
 
     def __init__(
         self,
@@ -63,13 +63,11 @@ class Proxy:
         arguments: tuple[str, ...] = (),
         environ: Mapping[str, str] | None = None,
         early: Path | None = None,
-        workers: int = 1,
         interface: str = "mitmdump",
         **options: str,
     ) -> None:
         self.folder = folder
         self._early = early
-        self._workers = workers
         self._interface = interface
         self._environ = environ or {}
         self.state = folder / "state"
@@ -90,9 +88,6 @@ class Proxy:
         """Returns when it listens."""
         environ = environment(self.folder, TOOLGRAFT_HOME=str(self.state), **self._environ)
         line = command(self.folder, *self._arguments, early=self._early, interface=self._interface)
-        if self._workers > 1:
-            serve = [sys.executable, "-P", "-m", "addon", "serve", "--workers", str(self._workers)]
-            line = [*serve, "--set", f"confdir={self.folder / 'conf'}", *self._arguments]
         self.process = Process("mitmdump", line, environ)
         self.process.wait_for(r"session \S+, store ")
         path = self.state / "token"

@@ -2,8 +2,11 @@
 
 import json
 import os
+import pty
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +16,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.e2e.processes import ROOT, until
-from tests.e2e.proxies import MCP_STDIO, MODEL_PATH, Json, Proxy, ask, mcp_file, new_session, user
+from tests.e2e.processes import ROOT, environment, until
+from tests.e2e.proxies import MCP_STDIO, MODEL_PATH, Json, Proxy, ask, command, mcp_file, mode, new_session, sets, user
 from tests.e2e.upstreams import Canned, Gemini, chunked
+from tests.ports import free_port
 
 STUBBORN = ROOT / "tests" / "e2e" / "tools" / "stubborn.py"
 KEY = {"x-goog-api-key": "a-secret-key"}
@@ -70,6 +74,55 @@ def test_a_signal_ends_the_process_whatever_its_tools_do(
         assert proxy.process.wait() == 0, proxy.log
     assert not is_alive(server)
     assert not (proxy.state / "control.url").exists()
+    assert "Traceback" not in proxy.log
+
+
+def test_a_terminal_that_hangs_up_ends_the_process(tmp_path: Path, gemini: Gemini) -> None:
+    """Its SIGHUP asks for no reload."""
+    takes_terminal = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    line = [*command(tmp_path, "--mode", mode(gemini.url, free_port())), *sets(control="127.0.0.1:0")]
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", takes_terminal, *map(str, line)],
+        env=environment(tmp_path, TOOLGRAFT_HOME=str(tmp_path / "state")),
+        stdin=end,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        os.close(end)
+        try:
+            assert process.stdout is not None
+            assert any("session default, store" in line for line in process.stdout)
+            os.close(terminal)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert not (tmp_path / "state" / "control.url").exists()
+
+
+def test_long_polls_of_the_control_api_are_answered_and_do_not_delay_the_end(
+    gemini: Gemini, start: Callable[..., Proxy]
+) -> None:
+    proxy = start(gemini.url, drain_timeout="60")
+    http = proxy.control.http
+    before = proxy.control.metric("toolgraft_tasks")
+    polls: list[Callable[[], httpx2.Response]] = [
+        lambda: http.get("/v1/calls", params={"wait": 60}),
+        lambda: http.post("/v1/calls/claim", json={"session": "default", "names": ["add"], "wait": 60}),
+        lambda: http.get("/v1/events"),  # returns once the stream has ended as it should
+    ]
+    with ThreadPoolExecutor(len(polls)) as pool:
+        answers = [pool.submit(poll) for poll in polls]
+        until(lambda: proxy.control.metric("toolgraft_tasks") >= before + len(polls), "all of them wait")
+        os.kill(proxy.process.pid, signal.SIGTERM)
+        assert proxy.process.wait(30) == 0, "half of what the polls would wait for"
+        calls, claim, events = (answer.result(10) for answer in answers)
+    assert (calls.status_code, calls.json()["items"]) == (200, [])
+    assert claim.status_code == 204
+    assert events.status_code == 200
     assert "Traceback" not in proxy.log
 
 

@@ -1,5 +1,9 @@
 """Two proxies and one Redis: a chat, its calls and their results belong to neither of them."""
 
+import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,6 +100,50 @@ def test_a_loop_streams_and_its_chat_goes_on_at_the_other_proxy_after_a_restart(
         assert any("functionCall" in part for part in parts), "the true turn"
     assert gemini.errors == []
     assert "s3cr3t" not in one.log + two.log
+
+
+HANGS = '''
+import asyncio
+
+
+async def hangs(file: str) -> str:
+    """Append a line to the file, and never return."""
+    with open(file, "a") as begun:
+        begun.write("begun\\n")
+    await asyncio.sleep(600)
+    return ""
+'''
+LEASE = 60.0
+"""Seconds after which the calls of a proxy are lost that nobody starts again."""
+
+
+def test_a_retry_after_a_kill_goes_on_at_once_at_the_successor_and_runs_no_tool_twice(
+    tmp_path: Path, strict: Gemini, gemini: Gemini, redis: int
+) -> None:
+    tools, file = tmp_path / "tools.py", tmp_path / "begun"
+    tools.write_text(HANGS)
+    environ = {"TOOLGRAFT_REDIS_PASSWORD": "s3cr3t"}
+    store = f"redis://127.0.0.1:{redis}/1?prefix=killed"
+    proxy = Proxy(tmp_path, strict.url, environ=environ, store=store, tools=str(tools), tool_timeout="300")
+    try:
+        history = [user(f"call hangs {json.dumps({'file': str(file)})}")]
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask, proxy, "killed", history, stream=False)
+            until(file.exists, "the tool runs")
+            os.kill(proxy.process.pid, signal.SIGKILL)
+            proxy.process.wait()
+            assert isinstance(asked.exception(30), httpx2.TransportError)
+        proxy.control.close()
+        proxy.start()
+        began = time.monotonic()
+        assert "may have run" in ask(proxy, "killed", history, stream=False)
+        assert time.monotonic() - began < LEASE / 4
+        assert file.read_text() == "begun\n"
+        assert [call["status"] for call in proxy.control.session("killed").calls()] == ["expired"]
+        assert gemini.errors == []
+    finally:
+        proxy.stop()
+    assert not (proxy.state / "proxy.id").exists(), "who ends leaves nothing to settle"
 
 
 def test_a_store_that_is_gone_is_said_and_the_proxy_serves_again_once_it_is_back(

@@ -1,6 +1,8 @@
 """Files that change while the proxy serves: no request is lost, and what is wrong is reported and left."""
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -59,6 +61,34 @@ def test_a_call_in_progress_ends_with_the_old_code_and_the_next_one_runs_the_new
     tools.write_text("\ndef broken(:\n")
     proxy.process.wait_for(rf"{tools}:2: SyntaxError: .*\. Nothing of the change is used", after=mark)
     assert "second" in ask(proxy, session, "call quick {}")
+
+
+def test_sighup_reads_the_files_again_also_where_changes_are_left_alone(
+    start: Callable[..., Proxy], tools: Path, gemini: Gemini
+) -> None:
+    proxy = start(gemini.url, tools=str(tools), reload="off")
+    session = new_session(proxy, tools=False)
+    for result in ("second", "third"):
+        tools.write_text(SLOW.format(result=result))
+        mark = proxy.process.mark()
+        os.kill(proxy.process.pid, signal.SIGHUP)
+        proxy.process.wait_for(f"changed, and used from now on: {tools}", after=mark)
+        assert result in ask(proxy, session, "call quick {}")
+    tools.write_text("def broken(:\n")
+    for _ in range(2):  # who asks twice is answered twice
+        mark = proxy.process.mark()
+        os.kill(proxy.process.pid, signal.SIGHUP)
+        proxy.process.wait_for(r"tools\.py:1: SyntaxError: .* Nothing of the change is used", after=mark)
+    assert "third" in ask(proxy, session, "call quick {}")
+    assert proxy.stop() == 0
+
+
+def test_sighup_leaves_a_proxy_without_files_as_it_is(start: Callable[..., Proxy], gemini: Gemini) -> None:
+    proxy = start(gemini.url)
+    os.kill(proxy.process.pid, signal.SIGHUP)
+    proxy.process.wait_for("SIGHUP: there is no file to read again")
+    assert ask(proxy, new_session(proxy), "hi")
+    assert proxy.stop() == 0
 
 
 def test_no_request_is_lost_while_tools_and_servers_change(

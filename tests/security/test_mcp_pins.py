@@ -141,24 +141,6 @@ def test_exactly_the_shown_version_is_accepted(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "pins.json").read_text()) == {"files": {"read": {"description": "a"}}}
 
 
-def test_processes_share_their_pins(tmp_path: Path) -> None:
-    """What one process accepts holds for the others, and no write undoes another."""
-    news: list[int] = []
-    one, other = (Pins(tmp_path / "pins.json", write_file) for _ in range(2))
-    for pins in (one, other):
-        pins.add("files")
-    one.update("files", {"read": READ}, unheard)
-    assert other.update("files", {"read": EVIL}, lambda: news.append(1)) != []
-    (changed,) = one.update("files", {"read": EVIL}, unheard)
-    one.accept("files", "read", changed.digest)
-    other.refresh()
-    assert (news, other.held_back()) == ([1], [])
-    other.refresh()
-    assert news == [1]
-    other.update("files", {"read": EVIL, "write": READ}, unheard)
-    assert json.loads((tmp_path / "pins.json").read_text()) == {"files": {"read": EVIL, "write": READ}}
-
-
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": {"b": 1}}', "\xff"])
 def test_a_file_of_pins_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -> None:
     path = tmp_path / "pins.json"

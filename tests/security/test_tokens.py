@@ -40,7 +40,6 @@ CLAIM = {"session": "mine", "names": ["get_weather"]}
 OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/metrics", None, {"read"}),
     ("GET", "/v1/sessions", None, {"read"}),
-    ("GET", "/v1/processes", None, {"read"}),
     ("GET", "/v1/sessions/mine", None, {"read"}),
     ("PATCH", "/v1/sessions/mine", {"delivery": "loop"}, set()),
     ("DELETE", "/v1/sessions/mine", None, set()),
@@ -78,7 +77,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("DELETE", "/v1/tokens/nobody", None, set()),
 ]
 OF_NO_SESSION = ["/metrics", "/v1/sessions", "/v1/store/trust-clock", "/v1/tokens", "/v1/tokens/nobody"]
-OF_NO_SESSION += ["/v1/config", "/v1/processes", "/v1/mcp/held", "/v1/mcp/accept"]
+OF_NO_SESSION += ["/v1/config", "/v1/mcp/held", "/v1/mcp/accept"]
 OF_NO_SESSION += ["/v1/servers", "/v1/servers/files/restart"]
 """What a token for one session does not reach, whatever else it may do."""
 

@@ -81,13 +81,12 @@ def folder(state: Path) -> Iterator[Finding]:
 
 
 def _servers(api: "Api") -> Iterator[Finding]:
-    for process in api.get("/v1/processes")["items"]:
-        for server in process["mcp"]:
-            if server["is_up"]:
-                yield Finding("mcp", "ok", f"MCP server {server['name']} is up, with {server['tools']} tools")
-            else:
-                message = f"MCP server {server['name']} is down: {server['error'] or 'it is not started yet'}"
-                yield Finding("mcp", "wrong", message, "check its entry in the file that graft_mcp names")
+    for server in api.get("/v1/servers")["items"]:
+        if server["is_up"]:
+            yield Finding("mcp", "ok", f"MCP server {server['name']} is up, with {server['tools']} tools")
+        else:
+            message = f"MCP server {server['name']} is down: {server['error'] or 'it is not started yet'}"
+            yield Finding("mcp", "wrong", message, "check its entry in the file that graft_mcp names")
     if names := [one["name"] for one in api.get("/v1/mcp/held")["items"]]:
         message = f"changed tools of MCP servers are held back: {', '.join(names)}"
         yield Finding("mcp", "wrong", message, "toolgraft tools accept")

@@ -14,7 +14,6 @@ GROUPS = (
     "store",
     "tokens",
     "mcp",
-    "processes",
     "servers",
     "config",
     "health",

@@ -127,7 +127,7 @@ async def _silence() -> AsyncGenerator[ServerSentEvent]:
 
 
 async def _requests(requests: RequestEvents) -> AsyncGenerator[ServerSentEvent]:
-    found = await requests.start()
+    found = requests.start()
     while True:
         for one in found:
             yield sse(event=one.type, data=pydantic_core.to_json(one.data).decode())

@@ -5,7 +5,6 @@ import logging
 from starlette.responses import Response
 
 from addon import metrics
-from addon.control.routes.processes import states
 from addon.control.views import Health
 from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import needs
@@ -56,7 +55,5 @@ async def ready(api: ApiDep) -> Response:
 )
 @needs("read")
 async def show_metrics(api: ApiDep) -> Response:
-    """The sums of all processes of this proxy."""
-    pages = [one["metrics"] for one in await states(api)]
-    page = metrics.sum_pages(pages) if len(pages) > 1 else api.metrics.render()
-    return Response(page, headers={"content-type": metrics.CONTENT_TYPE})
+    """Those of this process since its start."""
+    return Response(api.metrics.render(), headers={"content-type": metrics.CONTENT_TYPE})

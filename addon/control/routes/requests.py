@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.control.addresses import first_of, read_addresses
-from addon.control.routes.processes import states
 from addon.core.curl import curl_command
 from addon.core.differences import differences
 from addon.graft.grafter import GraftFailed
@@ -126,42 +125,25 @@ _REQUEST = {
 @router.get(
     "/v1/requests",
     summary="List the last requests to models, newest first",
-    responses=answers({"items": [_REQUEST]}, RequestRecords, p503="The supervisor does not answer"),
+    responses=answers({"items": [_REQUEST]}, RequestRecords),
 )
 @needs("read")
 async def list_requests(api: ApiDep, query: Annotated[RequestsQuery, own_query(RequestsQuery)]) -> Response:
-    """Requests that run, and the last 100 of each process that have ended, from memory: a restart forgets them."""
-    return reply({"items": await records(api, query)})
+    """Requests that run, and the last 100 that have ended, from memory: a restart forgets them."""
+    return reply({"items": records(api, query)})
 
 
-async def records(api: ApiContext, query: RequestsQuery) -> Sequence[dict[str, Any]]:
-    """Newest first. Raises Problem (503)."""
-    found, _ = await records_and_forgotten(api, query)
-    return found
-
-
-async def records_and_forgotten(api: ApiContext, query: RequestsQuery) -> tuple[Sequence[dict[str, Any]], int]:
-    """The records, newest first, and how many requests of all processes are not kept any more. Raises Problem (503)."""
-    if api.recent.has_siblings:
-        each = await states(api)
-        found = sorted((one for state in each for one in state["recent"]), key=_began_at, reverse=True)
-        # a process of the version before, which is about to be replaced, does not say it
-        forgotten = sum(state.get("forgotten", 0) for state in each)
-    else:
-        found, forgotten = api.recent.records(), api.recent.forgotten
+def records(api: ApiContext, query: RequestsQuery) -> Sequence[dict[str, Any]]:
+    """Newest first."""
     matching = [
         one
-        for one in found
+        for one in api.recent.records()
         if query.session in (None, one["session"])
         and query.state in (None, one["state"])
         and query.turn_id in (None, one["turn_id"])
         and (query.tool is None or any(call["name"] == query.tool for call in one["calls"]))
     ]
-    return matching[: query.limit], forgotten
-
-
-def _began_at(record: dict[str, Any]) -> float:
-    return float(record["began_at"])
+    return matching[: query.limit]
 
 
 # --- one request --------------------------------------------------------------------------------------------------
@@ -197,24 +179,24 @@ _ABSENT = "There is no such request, or its bodies are not kept"
 @router.get(
     "/v1/requests/{request_id}",
     summary="Show a request",
-    responses=answers(_REQUEST, RequestRecord, p404="There is no such request", p503="The supervisor does not answer"),
+    responses=answers(_REQUEST, RequestRecord, p404="There is no such request"),
 )
 @needs("read")
 async def show_request(
     api: ApiDep, request_id: str, query: Annotated[RequestQuery, own_query(RequestQuery)]
 ) -> Response:
-    return reply(await find_record(api, request_id, query.session))
+    return reply(find_record(api, request_id, query.session))
 
 
 @router.get(
     "/v1/requests/{request_id}/body",
     summary="Show the body of a request",
-    responses=answers({"contents": []}, dict[str, Any], p404=_ABSENT, p503="The supervisor does not answer"),
+    responses=answers({"contents": []}, dict[str, Any], p404=_ABSENT),
 )
 @needs("read")
 async def show_body(api: ApiDep, request_id: str, query: Annotated[SideQuery, own_query(SideQuery)]) -> Response:
     """The bytes, without secrets. The first request of a loop is kept, not its later rounds: their turn has them."""
-    found = await find_bodies(api, request_id, query.session)
+    found = find_bodies(api, request_id, query.session)
     return Response(_body_of(found, query.side), media_type="application/json")
 
 
@@ -226,7 +208,7 @@ async def show_body(api: ApiDep, request_id: str, query: Annotated[SideQuery, ow
 @needs("read")
 async def show_curl(api: ApiDep, request_id: str, query: Annotated[SideQuery, own_query(SideQuery)]) -> Response:
     """`client` goes through this proxy, `sent` straight to the model. Secrets are variables of the shell."""
-    return reply({"command": curl_of(api, await find_bodies(api, request_id, query.session), query.side)})
+    return reply({"command": curl_of(api, find_bodies(api, request_id, query.session), query.side)})
 
 
 @router.get(
@@ -247,23 +229,18 @@ async def show_replay(
     return reply(await replayed(api, request_id, query.session))
 
 
-async def find_record(api: ApiContext, request_id: str, session: str | None) -> dict[str, Any]:
-    """One of `records`. Raises Problem (404, 503)."""
-    if (found := api.recent.record(request_id)) is None and api.recent.has_siblings:
-        several = (one for state in await states(api) for one in state["recent"])
-        found = next((one for one in several if one["request_id"] == request_id), None)
+def find_record(api: ApiContext, request_id: str, session: str | None) -> dict[str, Any]:
+    """One of `records`. Raises Problem (404)."""
+    found = api.recent.record(request_id)
     if found is None or session not in (None, found["session"]):
-        raise Problem(404, "there is no such request: the last of each process are kept, until it ends")
+        raise Problem(404, "there is no such request: the last ones are kept, until the proxy ends")
     return found
 
 
-async def find_bodies(api: ApiContext, request_id: str, session: str | None) -> CleanRequest:
-    """Raises Problem (404, 503)."""
-    await find_record(api, request_id, session)
+def find_bodies(api: ApiContext, request_id: str, session: str | None) -> CleanRequest:
+    """Raises Problem (404)."""
+    find_record(api, request_id, session)
     found = api.recent.clean(request_id, api.store.secret)
-    if found is None and api.recent.has_siblings:
-        messages = [state["request"] for state in await states(api, request_id) if state["request"] is not None]
-        found = CleanRequest.of_message(messages[0]) if messages else None
     if found is None:
         raise Problem(404, f"the bodies of this request are not kept: {_kept(api)}")
     return found
@@ -302,7 +279,7 @@ def curl_of(api: ApiContext, request: CleanRequest, side: str) -> str:
 
 async def replayed(api: ApiContext, request_id: str, session: str | None) -> Replayed:
     """Raises Problem (404, 409, 503)."""
-    kept = await find_bodies(api, request_id, session)
+    kept = find_bodies(api, request_id, session)
     path = urlsplit(kept.url)._replace(scheme="", netloc="").geturl()
     target = match_path(kept.method, path)
     if target is None or target.operation is Operation.LIVE:

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.paging import PageQuery, render_page
-from addon.control.usage import usages
 from addon.control.versions import IF_MATCH, update_session, with_etag
 from addon.control.views import SessionView
 from addon.web.access import needs
@@ -68,15 +67,14 @@ class UsageView(BaseModel):
 @router.get(
     "/v1/sessions/{session}/usage",
     summary="Show what a session has used since the start",
-    responses=answers(views.USAGE, UsageView, p503="The supervisor does not answer"),
+    responses=answers(views.USAGE, UsageView),
 )
 @needs("read")
 async def show_usage(api: ApiDep, session: OwnSession) -> Response:
-    """Requests, tokens and calls of a session, of all processes, from memory: a restart forgets them, and of each
-    process the 1000 sessions that were used last are known. Open Live connections are not counted yet, and only Gemini
+    """Requests, tokens and calls of a session, from memory: a restart forgets them, and only the 1000 sessions that
+    were used last are known. Open Live connections are not counted yet, and only Gemini
     tells tokens in a form that is counted."""
-    usage = (await usages(api))(session)
-    return reply({"session": session, **asdict(usage)})
+    return reply({"session": session, **asdict(api.recent.usage.of(session))})
 
 
 @router.patch(

@@ -7,7 +7,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.control import request_events
 from addon.control.app import ControlApp
 from addon.control.routes import events
 from addon.core.summaries import RoundSummary, Summary
@@ -307,36 +306,6 @@ async def test_a_batch_is_bounded(exchange: Callable[..., Any], app: ControlApp)
     found = await kinds(stream, 257)
     assert [kind for kind, _ in found[:256]] == ["request.began"] * 256
     assert (found[256][0], found[256][1]["requests"]) == ("requests.dropped", 44)
-
-
-async def test_several_processes_are_one_stream(
-    exchange: Callable[..., Any], app: ControlApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [RecentRequests(), RecentRequests()]
-    others[0].end(Summary("earlier", status=200))
-    app.api.recent.has_siblings = True
-    fails, has_failed = False, asyncio.Event()
-    monkeypatch.setattr(request_events, "_PAUSE_FOR_ALL", 0.01)
-
-    async def states(request_id: str = "") -> Any:
-        if fails:
-            has_failed.set()
-            raise OSError("the supervisor does not answer")
-        return [{"recent": one.records()} for one in others]
-
-    app.api.processes = states
-    stream = exchange("/v1/events", "requests=1")
-    await opened(stream)
-    others[1].begin(summary := Summary("one"))
-    assert [kind for kind, _ in await kinds(stream, 1)] == ["request.began"]
-    fails = True
-    others[0].end(Summary("two", status=200))
-    others[1].end(summary)
-    await asyncio.wait_for(has_failed.wait(), 5)
-    fails = False
-    found = {(kind, data["session"]) for kind, data in await kinds(stream, 3)}
-    assert found == {("request.began", "two"), ("request.ended", "two"), ("request.ended", "one")}
-    await stream.leave()
 
 
 async def test_nothing_listens_for_requests_that_nobody_asked_for(

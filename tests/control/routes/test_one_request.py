@@ -1,6 +1,5 @@
 """One request: its bodies, as curl, and rewritten again."""
 
-import base64
 import json
 from typing import Any
 
@@ -13,7 +12,6 @@ from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.kept_requests import Bodies
 from addon.metrics import Metrics
-from addon.recent_requests import RecentRequests
 from addon.surfaces import match_path
 from store.base import Store
 from store.models import Toolset
@@ -125,21 +123,3 @@ async def test_a_token_of_one_session_gets_only_its_own(
         assert (await client.get(f"/v1/requests/{mine}{part}")).status_code == 200
         assert (await client.get(f"/v1/requests/{request_id}{part}")).status_code == 404
         assert (await client.get(f"/v1/requests/{request_id}{part}?session=default")).status_code == 403
-
-
-async def test_another_process_of_the_proxy_gives_what_it_keeps(
-    app: ControlApp, client: httpx2.AsyncClient, store: Store, request_id: str
-) -> None:
-    other, app.api.recent = app.api.recent, RecentRequests(has_siblings=True)
-
-    async def states(request_id: str = "") -> list[dict[str, Any]]:
-        if not request_id:
-            return [{"recent": one.records()} for one in (app.api.recent, other)]
-        found = [one.clean(request_id, store.secret) for one in (app.api.recent, other)]
-        return [{"request": one and json.loads(json.dumps(one.message()))} for one in found]
-
-    app.api.processes = states
-    sent_on = (await client.get(f"/v1/requests/{request_id}/body")).json()
-    assert sent_on["tools"][0]["functionDeclarations"][0]["name"] == "get_weather"
-    assert (await client.get(f"/v1/requests/{request_id}/replay")).json()["changed"] is False
-    assert base64.b64decode((await states(request_id))[1]["request"]["client"])

@@ -1,8 +1,5 @@
 """The list of the last requests."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import httpx2
 
 from addon.control.app import ControlApp
@@ -41,16 +38,3 @@ async def test_a_token_of_one_session_gets_only_its_own(app: ControlApp, client:
     assert (await client.get("/v1/requests?session=one")).status_code == 403
     client.headers["authorization"] = f"Bearer {app.api.tokens.make(('worker',), None, '')[1]}"
     assert (await client.get("/v1/requests")).status_code == 403
-
-
-async def test_several_processes_are_listed_together(app: ControlApp, client: httpx2.AsyncClient) -> None:
-    other = RecentRequests()
-    fill(app.api.recent)
-    other.begin(Summary("four"))
-    app.api.recent.has_siblings = True
-
-    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
-        return [{"recent": one.records()} for one in (app.api.recent, other)]
-
-    app.api.processes = states
-    assert await listed(client) == ["four", "three", "two", "one"]

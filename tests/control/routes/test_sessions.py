@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Any
 
 import httpx2
@@ -6,7 +5,6 @@ import pytest
 
 from addon.control.app import ControlApp
 from addon.core.summaries import CallSummary, Summary
-from addon.recent_requests import RecentRequests
 from store.base import Store
 from store.models import Policy, Snapshot
 
@@ -204,15 +202,3 @@ async def test_the_usage_of_a_session_is_shown(app: ControlApp, client: httpx2.A
     unused = (await client.get("/v1/sessions/unused/usage")).json()
     assert (unused["requests"], unused["last_used_at"], unused["since"]) == (0, None, usage["since"])
     assert (await client.get("/v1/sessions/a%20b/usage")).status_code == 422
-
-
-async def test_the_usage_of_several_processes_is_added(app: ControlApp, client: httpx2.AsyncClient) -> None:
-    other, app.api.recent.has_siblings = RecentRequests(), True
-
-    async def states(request_id: str = "") -> Sequence[dict[str, Any]]:
-        return [{"usage": one.usage.describe()} for one in (app.api.recent, other)]
-
-    app.api.processes = states
-    for recent in (app.api.recent, other):
-        recent.end(Summary("work", status=200))
-    assert (await client.get("/v1/sessions/work/usage")).json()["requests"] == 2
