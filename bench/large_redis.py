@@ -17,7 +17,7 @@ from bench.proxy import TEXT_2K
 from bench.report import Row, at_most
 from bench.seed import capture
 from bench.shared_store import server
-from store.backends._redis_keys import Keys
+from store.backends._redis_values import Keys
 from store.factory import open_url
 from store.models import Call
 

@@ -27,7 +27,7 @@ from bench.proxy import TEXT_2K, TOOLSET
 from bench.report import Row
 from bench.seed import capture
 from bench.shared_store import server
-from store.backends._redis_keys import Keys
+from store.backends._redis_values import Keys
 from store.factory import open_url
 
 SESSIONS = 1_000_000

@@ -112,8 +112,8 @@ async def _round_trips(effort: Effort, port: int, url: str) -> list[Row]:
         reads = _Reads(url)
         for what, limit, query in (
             ("a request with nothing new", 2, "?same"),
-            ("a captured call", 3, "?call=get_weather"),
-            ("a loop of one step", 6, "?loop=noop"),
+            ("a captured call", 4, "?call=get_weather"),
+            ("a loop of one step", 9, "?loop=noop"),
         ):
             clients = await Clients.connect(
                 side.port, head(side.port, f"{PATH}{query}"), [bodies(TEXT_2K, 0, cold=False)]

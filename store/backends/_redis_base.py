@@ -1,20 +1,20 @@
-"""The base of the Redis backend: opening and closing, times, applied transactions, and records."""
+"""The base of the Redis backend: opening and closing, times, confirmation by replicas, applied transactions, and
+records."""
 
+import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from store.backends import _records as records
 from store.backends import _redis_values as values
-from store.backends import _redis_writes as writes
 from store.backends._changes import Changes
 from store.backends._clocks import Clocks, Now
 from store.backends._redis_client import Address, Command, Link
-from store.backends._redis_confirm import Primary, SharedWait
-from store.backends._redis_keys import Keys
 from store.backends._redis_transaction import Transaction, apply
+from store.backends._redis_values import Keys
 from store.backends._waiters import Waiters
 from store.base import NotDurable, Store, StoreUnavailable, StoreUnusable
 from store.budget import Budget, Share
@@ -32,6 +32,62 @@ _OLDEST = (7, 0)
 
 _SYNC = 2000
 """Milliseconds that `sync` waits for a replica."""
+
+
+_LATE = 15.0
+"""Seconds after a write within which its caller asks for its confirmation."""
+
+
+class Primary:
+    """The server that takes the writes, named by its replication id, which changes with each promotion and restart.
+
+    If another server takes its place, that one may lack the latest writes, and its replicas would confirm them all the
+    same. So for a while nothing is confirmed: whoever wrote to the earlier primary has asked by then."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._written = self._doubt_until = float("-inf")
+
+    def note_write(self, name: str) -> None:
+        self._note(name)
+        self._written = time.monotonic()
+
+    def confirms(self, name: str) -> bool:
+        """Whether this primary has all writes that somebody may still want to have confirmed."""
+        self._note(name)
+        return time.monotonic() >= self._doubt_until
+
+    def _note(self, name: str) -> None:
+        if name != self._name:
+            self._doubt_until = self._written + _LATE
+            self._name = name
+
+
+class SharedWait:
+    """Runs a function for callers that come at the same time: once for all who came before it began."""
+
+    def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
+        self._run = run
+        self._running: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._run_after(self._running))
+            self._next.add_done_callback(_retrieve)
+        await asyncio.shield(self._next)
+
+    async def _run_after(self, running: asyncio.Task[None] | None) -> None:
+        if running is not None:
+            await asyncio.wait({running})
+        self._running, self._next = self._next, None
+        await self._run()
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Its callers may all have been cancelled."""
+    if not task.cancelled():
+        task.exception()
 
 
 class RedisBase(Store):
@@ -67,8 +123,6 @@ class RedisBase(Store):
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
-        # What this process has just written: the next write begins with it.
-        self.recent: Share[tuple[Any, ...], bytes] = budget.share("recent values", 1 / 32)
         self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 16)
         self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 32)
         self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192)
@@ -122,7 +176,7 @@ class RedisBase(Store):
 
     def forget(self) -> None:
         """Forget what is remembered of the server's data."""
-        for share in (self.recent, self._sessions, self._writes, self._delivered):
+        for share in (self._sessions, self._writes, self._delivered):
             share.clear()
 
     async def ping(self) -> None:
@@ -211,18 +265,11 @@ class RedisBase(Store):
         if not done:
             commands = list(tx.conditions)
             conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}
-            for command in conflicts:
-                self.recent.pop(command[1:])
             if not tx.was_applied(conflicts):
                 return conflicts
             if primary:
                 self._primary.note_write(primary.decode())
             return {}
-        for place, value in tx.written.items():
-            if value is None:
-                self.recent.pop(place)
-            else:
-                self.recent.put(place, value, len(value))
         number, before, after = map(int, rest)
         if primary:
             self._primary.note_write(primary.decode())
@@ -250,7 +297,7 @@ class RedisBase(Store):
             self._writes.pop(session)
             return
         if changes is not None:
-            writes.follow(changes, entries, revision)
+            values.follow_writes(changes, entries, revision)
         if changes is None or changes.revision != revision:  # a write is missing
             changes = Changes(revision, self._highest)
         self._keep_changes(session, changes)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
-from store.backends._redis_call_records import lease_of
+from store.backends._redis_calls import lease_of
 from store.backends._redis_client import Command
 from store.backends._redis_ledger import StoredTurn, note, noted_at, read_turn
-from store.backends._redis_retries import RedisRetries
+from store.backends._redis_responses import RedisResponses
 from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.base import BATCH, StoreUnavailable
 from store.models import Call
@@ -25,7 +25,7 @@ _AGES = ("dated", "cached_at", "thread", "unsent_at")
 """Zsets by age."""
 
 
-class RedisExpiry(RedisRetries):
+class RedisExpiry(RedisResponses):
     async def expire(self) -> int:
         self.check_writable()
         await self._greet()

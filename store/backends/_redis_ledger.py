@@ -1,18 +1,17 @@
-"""The ledger in Redis: turns and their keys. A mixin of `RedisStore`."""
+"""The ledger in Redis: turns and their keys, and answers that broke off. A mixin of `RedisStore`."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from store.backends import _redis_values as values
-from store.backends import _redis_writes as writes
 from store.backends import _rules as rules
+from store.backends import _states as states
 from store.backends._redis_base import body_of
-from store.backends._redis_call_records import index_call, places_of, put_parts
-from store.backends._redis_calls import RedisCalls
+from store.backends._redis_calls import RedisCalls, index_call, places_of, put_call, put_parts
 from store.backends._redis_client import Script
 from store.backends._redis_transaction import Stale, Transaction, transact
-from store.base import MATCHES
+from store.base import MATCHES, OutcomeUnknown, TakeOverUnknown
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 
 save_note = functools.cache(lambda: Script("_redis_note.lua"))
@@ -72,7 +71,13 @@ class RedisLedger(RedisCalls):
         session = turn.session
 
         def compute(tx: Transaction) -> None:
-            (value,) = tx.get("turn", turn.turn_id, absent=True)
+            ids = [call.call_id for call in calls]
+            tx.prefetch(
+                ("HGET", tx.keys.of(session, "turn"), turn.turn_id.encode()),
+                *(("GET", tx.keys.of_call(one)) for one in ids),
+                *(("HGET", tx.keys.of(session, "call"), one.encode()) for one in ids),
+            )
+            (value,) = tx.get("turn", turn.turn_id)
             old = read_turn(self, value) if value else None
             fresh = self._new_calls(tx, list(calls))
             new = rules.replaced(old.record if old else None, turn)
@@ -98,8 +103,8 @@ class RedisLedger(RedisCalls):
     def _new_calls(self, tx: Transaction, calls: list[Call]) -> list[Call]:
         """Those of the calls that are in no session yet."""
         calls = list({call.call_id: call for call in calls}.values())
-        owners = tx.get_string(*(self.keys.of_call(call.call_id) for call in calls), absent=True)
-        tx.get("call", *(call.call_id for call in calls), absent=True)
+        owners = tx.get_string(*(self.keys.of_call(call.call_id) for call in calls))
+        tx.get("call", *(call.call_id for call in calls))
         fresh = []
         for call, owner in zip(calls, owners, strict=True):
             if owner is not None:  # unless it is what is left of a deleted call
@@ -120,7 +125,7 @@ class RedisLedger(RedisCalls):
         reply = await self.link.write(
             save_note(),
             [self.keys.number, *names, self.keys.due],
-            [*times, chain, writes.MOST, writes.KEPT, writes.packed((), keys), *keys],
+            [*times, chain, values.MOST_WRITES, values.WRITES_KEPT, values.pack_write((), keys), *keys],
         )
         before, after = map(int, reply)
         self._note_own_write(session, before, after, (), keys)
@@ -216,6 +221,76 @@ class RedisLedger(RedisCalls):
         records = await self._fields(session, "turn", [turn_id for turn_id, _ in places])
         rows = [(place, self.record_of(Turn, value)) for (_, place), value in zip(places, records, strict=True)]
         return rules.page_of(rows, "turn", limit)
+
+    # --- answers that broke off, for requests that are sent again -----------------------------------------------
+
+    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
+        return await self._mark(session, turn_id, lambda turn, steady: rules.broken_off(turn, proxy_id, steady=steady))
+
+    async def mark_delivered(self, session: str, turn_id: str) -> bool:
+        return await self._mark(session, turn_id, lambda turn, steady: rules.delivered(turn))
+
+    async def _mark(self, session: str, turn_id: str, change: Callable[[Turn, float], Turn | None]) -> bool:
+        def compute(tx: Transaction) -> bool:
+            (value,) = tx.get("turn", turn_id)
+            old = read_turn(self, value) if value else None
+            if old is None or old.record is None or (turn := change(old.record, tx.now.steady)) is None:
+                return False
+            put_turn(tx, old, turn)
+            tx.touch([turn_id])
+            return True
+
+        return await transact(self, session, compute)
+
+    async def take_over(
+        self, session: str, request_key: bytes, *, window: float, proxy_id: str
+    ) -> tuple[Turn, list[Call]] | None:
+        if not request_key or self._delivered.pop(session):
+            self.check_open()
+            return None
+        start = values.prefix(request_key)
+        low, high = values.within(start)
+        taken = ""
+
+        def compute(tx: Transaction) -> tuple[Turn, list[Call]] | None:
+            nonlocal taken
+            (entries,) = tx.need(("ZREVRANGEBYLEX", tx.keys.of(session, "request"), high, low))
+            if not entries:
+                return None
+            ids = values.ids_of(entries, start)
+            tx.prefetch(
+                ("HGETALL", tx.keys.proxies), *(("HGET", tx.keys.of(session, "turn"), turn_id) for turn_id in ids)
+            )
+            proxies, now = self._proxies(tx), tx.now
+            for turn_id, value in zip(ids, tx.get("turn", *ids), strict=True):
+                old = read_turn(self, value) if value else None
+                if old is None or old.record is None:
+                    continue
+                if rules.can_be_taken_over(
+                    old.record, proxies=proxies, last_alive=self._last_alive(tx), window=window, steady=now.steady
+                ):
+                    taken = turn_id.decode()
+                    turn = rules.taken_over(old.record, proxy_id)
+                    put_turn(tx, old, turn)
+                    tx.touch([taken])
+                    return turn, self._take_over_calls(tx, old.calls, proxies | {proxy_id}, proxy_id)
+            return None
+
+        try:
+            found = await transact(self, session, compute)
+        except OutcomeUnknown as error:
+            raise TakeOverUnknown(str(error), taken) from error
+        return None if found is None else (found[0], await self._with_parts(found[1]))
+
+    def _take_over_calls(self, tx: Transaction, ids: list[bytes], proxies: set[str], proxy_id: str) -> list[Call]:
+        calls = []
+        for call in self.records_of(Call, tx.get("call", *ids)):
+            after = states.lost(call, proxies=proxies, now=tx.now)
+            after = after or states.moved(call, proxy_id=proxy_id, now=tx.now)
+            if after is not None:
+                put_call(tx, call, after)
+            calls.append(after or call)
+        return calls
 
 
 def note(noted: float, chain: bytes) -> bytes:

@@ -1,18 +1,20 @@
-"""Responses and conversations in Redis. A mixin of `RedisStore`."""
+"""Responses, conversations and undelivered answers in Redis. A mixin of `RedisStore`."""
 
 import functools
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Self
 
 import pydantic_core
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
-from store.backends._redis_base import RedisBase, body_of
-from store.backends._redis_client import Script
+from store.backends._redis_base import body_of
+from store.backends._redis_client import Command, Script
+from store.backends._redis_ledger import RedisLedger
 from store.backends._redis_transaction import Transaction, transact
-from store.base import ConversationMoved, UnknownResponse
+from store.base import ConversationMoved, OutcomeUnknown, TakeOverUnknown, UnknownResponse
 from store.models import Document, GivenCall, Response, UndeliveredAnswer
 
 history = functools.cache(lambda: Script("_redis_history.lua"))
@@ -41,7 +43,28 @@ class Node(NamedTuple):
         tx.put("node", response_id, [text.encode() for text in strings], b"")
 
 
-class RedisResponses(RedisBase):
+class _Unsent(NamedTuple):
+    """An answer that its client does not have yet. `answer`: the body of its value; `document`: what that contains."""
+
+    key: bytes
+    proxy_id: str
+    broke_off: float | None
+    answer: bytes
+    document: Document
+
+    @classmethod
+    def read(cls, value: bytes) -> Self | None:
+        """None: it is damaged."""
+        strings, answer = values.unpack(value)
+        try:
+            key, proxy_id, broke_off = strings
+            at = float(broke_off) if broke_off else None
+            return cls(key, proxy_id.decode(), at, answer, pydantic_core.from_json(values.text_of(answer)))
+        except ValueError:
+            return None
+
+
+class RedisResponses(RedisLedger):
     async def add_response(
         self, response: Response, *, head: str | None = None, undelivered: UndeliveredAnswer | None = None
     ) -> None:
@@ -54,13 +77,18 @@ class RedisResponses(RedisBase):
         parts = {call_id: _json(part) for call_id, part in response.calls.items()}
 
         def compute(tx: Transaction) -> None:
-            if name is not None and (current := _text(tx.get("head", name, absent=head is None)[0])) != head:
+            ids = [one.encode() for one in (response_id, response.previous) if one is not None]
+            nodes: list[Command] = [("HGET", tx.keys.of(tx.session, "node"), one) for one in ids]
+            if name is not None:
+                nodes.append(("HGET", tx.keys.of(tx.session, "head"), name.encode()))
+            tx.prefetch(*nodes)
+            if name is not None and (current := _text(tx.get("head", name)[0])) != head:
                 raise ConversationMoved(name, current, head)
             before = None
             if response.previous is not None:
                 before = self._node(tx, response.previous)
                 before._replace(references=before.references + 1).put(tx, response.previous)
-            if tx.get("node", response_id, absent=True)[0] is not None:
+            if tx.get("node", response_id)[0] is not None:
                 raise rules.already_exists(response)
             thread = before.thread if before else response_id
             node = Node(
@@ -249,6 +277,55 @@ class RedisResponses(RedisBase):
         if threads:
             tx.do("ZREM", "thread", *threads)
         return len(nodes)
+
+    # --- undelivered answers ------------------------------------------------------------------------------------
+
+    async def mark_handed_over(self, session: str, response_id: str) -> None:
+        await transact(self, session, lambda tx: self._forget_answer(tx, response_id))
+
+    async def mark_not_handed_over(self, session: str, response_id: str) -> None:
+        def compute(tx: Transaction) -> None:
+            (value,) = tx.get("unsent", response_id)
+            if value is not None and (unsent := _Unsent.read(value)) is not None and unsent.broke_off is None:
+                strings = [unsent.key, unsent.proxy_id.encode(), repr(tx.now.steady).encode()]
+                tx.put("unsent", response_id, strings, unsent.answer)
+
+        await transact(self, session, compute)
+
+    async def take_answer(
+        self, session: str, key: bytes, *, window: float, proxy_id: str
+    ) -> tuple[str, Document | None] | None:
+        start = values.prefix(key)
+        low, high = values.within(start)
+        taken = ""
+
+        def compute(tx: Transaction) -> tuple[str, Document | None] | None:
+            nonlocal taken
+            index: Command = ("ZREVRANGEBYLEX", tx.keys.of(session, "unsent_key"), high, low)
+            (entries,) = tx.need(index)
+            if not entries:
+                return None
+            ids = values.ids_of(entries, start)
+            tx.prefetch(("HGETALL", tx.keys.proxies), *(("HGET", tx.keys.of(session, "unsent"), one) for one in ids))
+            is_available = partial(
+                rules.can_be_retaken,
+                proxies=self._proxies(tx),
+                last_alive=self._last_alive(tx),
+                window=window,
+                steady=tx.now.steady,
+            )
+            for one, value in zip(ids, tx.get("unsent", *ids), strict=True):
+                unsent = None if value is None else _Unsent.read(value)
+                if unsent is not None and is_available(unsent.broke_off, unsent.proxy_id):
+                    taken = one.decode()
+                    tx.put("unsent", one, [key, proxy_id.encode(), b""], unsent.answer)
+                    return taken, unsent.document
+            return None
+
+        try:
+            return await transact(self, session, compute)
+        except OutcomeUnknown as error:
+            raise TakeOverUnknown(str(error), taken) from error
 
 
 def _node_or_bare(response_id: bytes, value: bytes) -> Node:

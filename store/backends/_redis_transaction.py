@@ -13,11 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from store.backends import _redis_values as values
-from store.backends import _redis_writes as writes
 from store.backends._clocks import Now
 from store.backends._redis_client import Command, Script
-from store.backends._redis_keys import STAMPED, Keys
-from store.base import StoreError
+from store.backends._redis_values import STAMPED, Keys
 from store.models import Call
 
 if TYPE_CHECKING:
@@ -50,14 +48,13 @@ class Stale(Exception):
 
 
 class Transaction:
-    """`now`: the time. `is_guess`: it was computed from what was read or written earlier."""
+    """`known`: the answers to commands that were read before."""
 
-    def __init__(self, store: "RedisBase", session: str, known: dict[Command, Any], guesses: bool) -> None:
+    def __init__(self, store: "RedisBase", session: str, known: dict[Command, Any]) -> None:
         self.keys: Keys = store.keys
         self.session = session
         self.stamp = values.new_stamp()
         self.now: Now = store.times()
-        self.is_guess = False
         self.operations: list[tuple[str, bytes, tuple[Any, ...]]] = []
         self.events: list[tuple[str, str]] = []
         self.calls: list[tuple[str, str | None]] = []  # written: id, and the tool if it can be claimed
@@ -68,7 +65,6 @@ class Transaction:
         self.written: dict[tuple[bytes, bytes], bytes | None] = {}
         self._store = store
         self._known = known
-        self._guesses = guesses
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -78,41 +74,27 @@ class Transaction:
             raise Unread(missing)
         return [self._known[command] for command in commands]
 
-    def get(self, name: str, *fields: str | bytes, absent: bool = False) -> list[bytes | None]:
-        """The values of these fields of a hash of the session. `absent`: there is probably none."""
+    def get(self, name: str, *fields: str | bytes) -> list[bytes | None]:
+        """The values of these fields of a hash of the session."""
         key = self.keys.of(self.session, name)
-        return self._watched([("HGET", key, _bytes(field)) for field in fields], absent)
+        return self._watched([("HGET", key, _bytes(field)) for field in fields])
 
-    def get_string(self, *keys: bytes, absent: bool = False) -> list[bytes | None]:
-        return self._watched([("GET", key) for key in keys], absent)
+    def get_string(self, *keys: bytes) -> list[bytes | None]:
+        return self._watched([("GET", key) for key in keys])
 
     def get_scores(self, key: bytes, *members: bytes, before: Sequence[Command] = ()) -> list[Any]:
         """The scores of members of a zset, read before other commands."""
         scores: list[Command] = [("ZSCORE", key, member) for member in members]
         self.prefetch(*scores, *before)
-        return self._watched(scores, False)
+        return self._watched(scores)
 
     def prefetch(self, *commands: Command) -> None:
         """Read all of these in one round trip, before they are asked for one after the other."""
-        if missing := [command for command in commands if command not in self._known]:
-            raise Unread(missing)
+        self.need(*commands)
 
-    def _watched(self, commands: list[Command], absent: bool) -> list[Any]:
-        found, missing = [], []
-        for command in commands:
-            if command in self._known:
-                value = self._known[command]
-            elif self._guesses and (recent := self._store.recent.get(command[1:])) is not None:
-                value, self.is_guess = recent, True
-            elif self._guesses and absent:
-                value, self.is_guess = None, True
-            else:
-                missing.append(command)
-                continue
-            self.conditions[command] = value
-            found.append(value)
-        if missing:
-            raise Unread(missing)
+    def _watched(self, commands: list[Command]) -> list[Any]:
+        found = self.need(*commands)
+        self.conditions.update(zip(commands, found, strict=True))
         return found
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -202,8 +184,10 @@ class Transaction:
         operations = list(self.operations)
         if self.touched is not None or self.unknown_changes:
             names = [_Key(of(self.session, name)) for name in ("turns", "writes")]
-            entry = b"" if self.unknown_changes or self.touched is None else writes.packed(*self.touched)
-            operations.append(("REVISE", of(self.session, "ledger"), (*names, writes.MOST, writes.KEPT, entry)))
+            entry = b"" if self.unknown_changes or self.touched is None else values.pack_write(*self.touched)
+            operations.append(
+                ("REVISE", of(self.session, "ledger"), (*names, values.MOST_WRITES, values.WRITES_KEPT, entry))
+            )
         if self.events:
             operations.append(("ZADD", self.keys.due, ("LT", self.now.wall + self._store.ttl, self.session)))
         own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)
@@ -258,34 +242,22 @@ async def transact[T](
     reads."""
     (store.check_open if reads else store.check_writable)()
     known: dict[Command, Any] = {}
-    guesses, attempt = not reads, 0
+    attempt = 0
     while True:
-        tx = Transaction(store, session, known, guesses)
+        tx = Transaction(store, session, known)
         try:
             result = compute(tx)
         except Unread as unread:
             known.update(zip(unread.commands, await store.link.run(*unread.commands), strict=True))
             continue
         except Stale:
-            guesses, known = False, {}
+            known = {}
             attempt = await _pause(store, attempt)
             continue
-        except (StoreError, ValueError):
-            if not tx.is_guess:
-                raise
-            guesses = False
-            continue
-        if not tx.has_writes:
-            if not tx.is_guess:
-                return result
-            guesses = False
-            continue
-        conflicts = await store.apply(tx)
-        if not conflicts:
+        if not tx.has_writes or not (conflicts := await store.apply(tx)):
             return result
-        guesses = False
         watched = {command: value for command, value in known.items() if command in tx.conditions}
-        known = {**watched, **tx.conditions, **conflicts}
+        known = {**watched, **conflicts}
         attempt = await _pause(store, attempt)
 
 

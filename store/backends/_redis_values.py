@@ -1,11 +1,18 @@
-"""How the Redis backend writes values: a stamp, some short strings that scripts can read, and a record.
+"""The keys and values of the Redis backend.
 
-The stamp is another for each transaction: a transaction applies only if the stamps that it has read are still there.
+In a cluster, all keys share a hash tag: a write touches the session's and shared ones. A value is a stamp, some short
+strings that scripts can read, and a record. Each transaction has another stamp: it applies only if the stamps that it
+has read are still there.
 """
 
+import bisect
+import contextlib
 import secrets
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from store.backends._changes import Changes
 
 STAMP = 8
 """Bytes of a stamp."""
@@ -136,3 +143,116 @@ def id_of(entry: bytes, start: bytes) -> bytes:
 
 def ids_of(entries: Iterable[bytes], start: bytes) -> list[bytes]:
     return [id_of(entry, start) for entry in entries]
+
+
+# --- the last writes to a session's ledger --------------------------------------------------------------------
+#
+# They tell each process which turns and keys the others' writes concerned. Each entry begins with the revision before
+# the write and the one after it: so a reader notices where one is missing.
+
+MOST_WRITES = 128
+"""The writes that are kept: looking a history up again costs less than reading more of them."""
+
+WRITES_KEPT = 600
+"""Seconds for which they are kept after the last one."""
+
+_LARGEST_WRITE = 256
+"""The most turns and keys of one write that are kept."""
+
+_REVISION = 16
+"""Digits of a revision."""
+
+
+def pack_write(turn_ids: Collection[str], keys: Collection[bytes]) -> bytes:
+    """The turns and keys of a write, as an entry ends. b"": they are too many, and the write leaves no entry."""
+    if len(turn_ids) + len(keys) > _LARGEST_WRITE:
+        return b""
+    return prefix(b"%d" % len(turn_ids), *(turn_id.encode() for turn_id in turn_ids), *keys)
+
+
+def follow_writes(changes: Changes, entries: Sequence[bytes], revision: int) -> None:
+    """Note the writes after those that are known, up to this revision. They are in order."""
+    first, last = (bisect.bisect(entries, b"%016d" % at, key=_revision) for at in (changes.revision, revision))
+    with contextlib.suppress(ValueError):  # a damaged entry
+        for entry in entries[first:last]:
+            count, *touched = parts_of(entry[2 * _REVISION :])
+            turn_ids = [turn_id.decode() for turn_id in touched[: int(count)]]
+            changes.note(int(entry[:_REVISION]), int(_revision(entry)), turn_ids, touched[int(count) :])
+
+
+def _revision(entry: bytes) -> bytes:
+    return entry[_REVISION : 2 * _REVISION]
+
+
+# --- keys -----------------------------------------------------------------------------------------------------
+
+SESSION: Final = (
+    "session",  # hash: the session's record, its version, and the version it had when it was deleted
+    "ledger",  # hash: the revision, the last dropped event, and the time of the oldest note
+    "writes",  # zset: the last writes to the ledger, by the resulting revision
+    "turn",  # hash by turn id: keys, ids of calls, record
+    "turns",  # zset: turn ids by place
+    "dated",  # zset: turn ids by age, if their places are not about the same
+    "key",  # index: key, whether the turn was delivered → turn id
+    "asked",  # index: user key → unbound turn id
+    "request",  # index: request key → turn id of an undelivered turn
+    "plain",  # hash: key of a turn without calls → time of the note, chain
+    "call",  # hash by call id: record
+    "parts",  # hash by call id: the parts of its result, as JSON
+    "calls",  # zset: call ids by place
+    "open",  # zset: ids of calls that are not final, by place
+    "ready",  # index: name of a tool → call id, released to workers
+    "lease",  # zset: ids of calls that workers run, by the end of the lease
+    "waiting",  # hash: call id → id of the proxy that waits for the call
+    "cached",  # hash by name of a cachedContent: record
+    "cached_at",  # zset: names of cachedContents by age
+    "response",  # hash by response id: record without tools and document
+    "node",  # hash by response id: previous, thread, number of references, whether there is a document
+    "document",  # hash by response id: tools and document
+    "head",  # hash: name of a conversation → response id
+    "given",  # hash by call id: response id, part
+    "thread",  # zset: threads by last use
+    "member",  # index: thread → response id
+    "responses",  # zset: response ids by place
+    "unsent",  # hash by response id: key, proxy, time it broke off, answer
+    "unsent_at",  # zset: response ids by age of the undelivered answer
+    "unsent_key",  # index: key of a request → response id
+)
+
+STAMPED: Final = frozenset({"turn", "call", "cached", "response", "node", "document", "given", "unsent"})
+"""Hashes whose values begin with a stamp. Other values are compared as a whole."""
+
+
+class Keys:
+    def __init__(self, prefix: str, *, one_slot: bool = False) -> None:
+        self.prefix = prefix
+        self._begin = f"{{{prefix}}}:session:%s:" if one_slot else f"{prefix}:{{%s}}:"
+        self.number = self.shared("number")
+        """The counter of numbers: of events, versions, revisions and places."""
+        self.notices = self.shared("notices")
+        """Stream: which sessions have new events, and what waiters need to know."""
+        self.meta = self.shared("meta")
+        """Hash: the secret, the epoch, and the last dropped notice."""
+        self.names = self.shared("sessions")
+        """Zset: names of the sessions that have a record, in alphabetical order."""
+        self.due = self.shared("due")
+        """Zset: sessions with records, by the time when the first of them expires."""
+        self.active = self.shared("active")
+        """Zset: sessions with calls that somebody runs or waits for, by the time of the last such write."""
+        self.proxies = self.shared("proxies")
+        """Hash: proxy → end of its lease, and when it was last alive."""
+        self.ping = self.shared("ping")
+
+    def shared(self, name: str) -> bytes:
+        return f"{{{self.prefix}}}:{name}".encode()
+
+    def of_call(self, call_id: str) -> bytes:
+        """String: the session of this call."""
+        return self.shared(f"call:{call_id}")
+
+    def of(self, session: str, name: str) -> bytes:
+        return f"{self._begin % session}{name}".encode()
+
+    def events(self, session: str) -> bytes:
+        """Stream: the session's events."""
+        return self.of(session, "events")

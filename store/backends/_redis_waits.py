@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 import pydantic_core
 
-from store.backends._redis_retries import RedisRetries
+from store.backends._redis_responses import RedisResponses
 from store.backends._waiters import Key
 from store.base import StoreUnavailable
 from store.models import Call, Event
@@ -36,7 +36,7 @@ _PAUSE = 0.05, 2.0
 """Seconds before the reader tries again, at first and at most."""
 
 
-class RedisWaits(RedisRetries):
+class RedisWaits(RedisResponses):
     _reader: asyncio.Task[None] | None = None
     _position = "0"
 

@@ -5,16 +5,21 @@ computed from still holds (`_redis_transaction`). The server's clock dates recor
 """
 
 import logging
+from typing import Any
 
 import pydantic_core
 
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
+from store.backends._redis_base import SMALL, body_of
+from store.backends._redis_client import Command
 from store.backends._redis_expiry import RedisExpiry
-from store.backends._redis_sessions import RedisSessions
+from store.backends._redis_transaction import Transaction, transact
+from store.backends._redis_values import SESSION
 from store.backends._redis_waits import RedisWaits
-from store.models import Document, Event
+from store.base import StoreUnavailable
+from store.models import CachedTools, Document, Event, Page, Policy, Session, Snapshot, Toolset
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +27,125 @@ _READ = 100
 """Notices that are read at once."""
 
 
-class RedisStore(RedisSessions, RedisExpiry, RedisWaits):
+class RedisStore(RedisExpiry, RedisWaits):
     _damaged = 0
     """The number of the last damaged notice that was logged."""
+
+    async def snapshot(self, session: str) -> Snapshot:
+        of = self.keys.of
+        kept = self._sessions.get(session)
+        fields = ["version", "deleted", *([] if kept else ["record"])]
+        commands: list[Command] = [
+            ("HMGET", of(session, "session"), *fields),
+            ("HGET", of(session, "ledger"), "revision"),
+            ("EXISTS", of(session, "request")),
+        ]
+        changes = self._writes.get(session)
+        if changes is not None and changes.revision:
+            commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
+        found, number, undelivered, *entries = await self.link.run(*commands)
+        self._delivered.put(session, not undelivered, SMALL)
+        version, deleted, revision = found[0], int(found[1] or 0), _revision(number)
+        self._note_snapshot(session, revision, entries[0] if entries else ())
+        if version is None:
+            self._sessions.pop(session)
+            return Snapshot(None, -deleted, revision)
+        if kept is None or kept[0] != int(version):
+            if kept is not None:  # another process has written it
+                ((version, record),) = await self.link.run(("HMGET", of(session, "session"), "version", "record"))
+                if version is None:
+                    return await self.snapshot(session)
+            else:
+                record = found[2]
+            kept = int(version), _readable(session, record)
+            self._sessions.put(session, kept, records.memory_of(len(kept[1].model_dump_json())))
+        return Snapshot(kept[1], kept[0], revision)
+
+    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
+        rules.check_limit(limit)
+        after = rules.name_after(cursor)
+        start = f"({after}" if after else "-"
+        (names,) = await self.link.run(("ZRANGEBYLEX", self.keys.names, start, "+", "LIMIT", 0, limit + 1))
+        found = await self.link.run(*(("HGET", self.keys.of(name.decode(), "session"), "record") for name in names))
+        rows = [
+            (name.decode(), records.read(Session, values.text_of(record)))
+            for name, record in zip(names, found, strict=True)
+            if record is not None
+        ]
+        return rules.page_of(rows, "session.", limit)
+
+    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
+        return await self._put_session(name, "session.updated", {"policy": policy}, if_version)
+
+    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
+        return await self._put_session(name, "tools.updated", {"toolset": toolset}, if_version)
+
+    async def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
+        def compute(tx: Transaction) -> Session:
+            old, last = _session(tx)
+            rules.check_version(old, name, if_version)
+            # the time, which goes on while the session is deleted
+            version = max(int(self.link.time() * 1e6), last + 1)
+            session = rules.changed(old, name, changes, version=version, now=tx.now.wall)
+            record = session.model_dump_json()
+            tx.do("HSET", "session", "version", version, "record", values.compress(records.versioned(record)))
+            tx.do("PERSIST", "session")
+            tx.once()
+            tx.do_shared("ZADD", self.keys.names, 0, name)
+            tx.record(kind, session.masked().model_dump_json())
+            tx.deleted = "toolset" in changes
+            return Session.model_validate_json(record)
+
+        session = await transact(self, name, compute)
+        self._sessions.put(name, (session.version, session), records.memory_of(len(session.model_dump_json())))
+        return session
+
+    async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
+        of = self.keys.of
+
+        def compute(tx: Transaction) -> bool:
+            session, last = _session(tx, readable=False)
+            rules.check_version(session, name, if_version)
+            kept = [key for key in SESSION if key not in ("session", "ledger", "writes")]
+            found, call_ids = tx.need(
+                ("EXISTS", *(of(name, key) for key in kept)), ("ZRANGE", of(name, "calls"), 0, -1)
+            )
+            version = tx.get("session", "version")[0]
+            if version is None and not found:
+                return False
+            tx.once()
+            tx.do("DEL", "session")
+            tx.do("HSET", "session", "deleted", max(int(self.link.time() * 1e6), last + 1))
+            tx.do("EXPIRE", "session")
+            for key in (*kept, "ledger", "writes"):
+                tx.do("UNLINK", key)
+            tx.do_shared("UNLINK", self.keys.events(name))
+            for call_id in call_ids:
+                tx.do_shared("UNLINK", self.keys.of_call(call_id.decode()))
+            for listing in (self.keys.names, self.keys.due, self.keys.active):
+                tx.do_shared("ZREM", listing, name)
+            tx.record("session.deleted", rules.json_text({"name": name}))
+            tx.deleted = tx.unknown_changes = True
+            return True
+
+        deleted = await transact(self, name, compute)
+        self._sessions.pop(name)
+        self._writes.pop(name)
+        return deleted
+
+    async def put_cached_tools(self, cached: CachedTools) -> None:
+        def compute(tx: Transaction) -> None:
+            tx.put("cached", cached.cached_content, [], body_of(cached.model_dump_json()))
+            tx.do("ZADD", "cached_at", cached.created_at, cached.cached_content)
+            tx.due(cached.created_at + self.ttl)
+
+        await transact(self, cached.session, compute)
+
+    async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
+        (value,) = await self._fields(session, "cached", [cached_content])
+        return self.record_of(CachedTools, value)
+
+    # --- events -----------------------------------------------------------------------------------------------
 
     async def last_event_id(self) -> str:
         (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
@@ -111,3 +232,34 @@ def _data(text: str) -> Document:
     except ValueError:  # damaged: its place is kept, so that later events are found
         return {}
     return data
+
+
+def _session(tx: Transaction, *, readable: bool = True) -> tuple[Session | None, int]:
+    """The session, and its version or the one at which it was deleted."""
+    key = tx.keys.of(tx.session, "session")
+    # the record last: one that is newer than its version is a conflict
+    tx.prefetch(*(("HGET", key, field) for field in (b"version", b"deleted", b"record")))
+    version, deleted = tx.get("session", "version", "deleted")
+    if version is None:
+        return None, int(deleted or 0)
+    (record,) = tx.need(("HGET", key, b"record"))
+    session = records.read(Session, values.text_of(record or b""))
+    if session is None:
+        # replaced as a whole, or deleted
+        return None, int(version)
+    return session, int(version)
+
+
+def _revision(number: bytes | None) -> int | None:
+    """None: it is damaged, and nothing is known of the ledger until the next write."""
+    try:
+        return int(number or 0)
+    except ValueError:
+        return None
+
+
+def _readable(name: str, record: bytes) -> Session:
+    """An unreadable session must not count as one without tools: its calls would run without their approvals."""
+    if (session := records.read(Session, values.text_of(record))) is None:
+        raise StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")
+    return session

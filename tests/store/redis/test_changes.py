@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store.backends import _redis_writes as writes
+from store.backends import _redis_values as values
 from store.backends.redis import RedisStore
 from store.factory import open_url
 from store.models import Status
@@ -86,11 +86,11 @@ async def test_own_writes_between_those_of_others_are_known_in_their_order(store
 async def test_more_writes_than_are_kept_are_unknown(stores: Stores) -> None:
     one, two, _ = stores
     first, *_ = await begun(stores)
-    for number in range(writes.MOST):
+    for number in range(values.MOST_WRITES):
         await two.save_plain("one", [b"%d" % number])
     second = await snapshot_of(one)
-    assert touched(one, first) == (set(), {b"%d" % number for number in range(writes.MOST)})
-    for number in range(writes.MOST + 1):
+    assert touched(one, first) == (set(), {b"%d" % number for number in range(values.MOST_WRITES)})
+    for number in range(values.MOST_WRITES + 1):
         await two.save_plain("one", [b"%d" % number])
     third = await snapshot_of(one)
     assert touched(one, first) is None
@@ -103,12 +103,12 @@ async def test_more_writes_than_are_kept_are_unknown(stores: Stores) -> None:
 async def test_only_so_many_writes_are_kept_and_not_for_long(stores: Stores) -> None:
     one, *_ = stores
     await begun(stores)
-    for number in range(writes.MOST + 20):
+    for number in range(values.MOST_WRITES + 20):
         await (one.save_plain("one", [b"%d" % number]) if number % 2 else save(one, f"t{number}"))
     key = one.keys.of("one", "writes")
     count, seconds = await one.link.run(("ZCARD", key), ("TTL", key))
-    assert count == writes.MOST
-    assert 0 < seconds <= writes.KEPT
+    assert count == values.MOST_WRITES
+    assert 0 < seconds <= values.WRITES_KEPT
 
 
 async def test_writes_that_nobody_has_kept_are_unknown(stores: Stores) -> None:

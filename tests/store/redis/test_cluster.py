@@ -7,7 +7,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from store.backends import _redis_keys as keys
+from store.backends import _redis_values as keys
 from store.backends.redis import RedisStore
 from store.factory import open_url
 from store.models import Policy, Status

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from store.backends import _redis_confirm as confirm
+from store.backends import _redis_base as base
 from store.backends.redis import RedisStore
 from store.base import NotDurable, Store, StoreUnavailable
 from store.factory import open_url
@@ -96,7 +96,7 @@ async def test_a_new_primary_confirms_no_write_that_only_the_earlier_one_has(
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """So much time has passed since the writes."""
-    monkeypatch.setattr(confirm, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds))
 
 
 def twice(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -18,16 +18,28 @@ from tests.store.redis.test_outage import Given, _back, store, until  # noqa: F4
 pytestmark = pytest.mark.e2e
 
 
-async def test_a_write_that_was_refused_is_not_applied_once_the_server_goes_on(store: Given) -> None:  # noqa: F811
+async def test_a_write_that_was_refused_is_not_applied_once_the_server_goes_on(
+    store: Given,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     it, server = store
     call = await save(it, "t1")
     await it.save_plain("one", [b"before"])  # the server knows the script
     last = await it.last_event_id()
+    await asyncio.gather(*(it.link.run(("PING",)) for _ in range(5)))  # there are connections for all of them
     (ours,) = await it.link.run(("CLIENT", "LIST", "TYPE", "NORMAL"))
-    server.stop()
-    began = it.link.time()
-    writes = it.answer("one", call.call_id, result=1), save(it, "t2", "two"), it.save_plain("one", [b"key"])
-    errors = await asyncio.gather(*writes, return_exceptions=True)
+    script, sent, began = it.link.script, asyncio.Barrier(3), it.link.time()
+
+    async def to_stopped(*arguments: Any, **named: Any) -> Any:
+        """Stop the server before three writes, which have read what they need."""
+        await sent.wait()
+        server.stop()
+        return await script(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it.link, "script", to_stopped)
+        writes = it.answer("one", call.call_id, result=1), save(it, "t2", "two"), it.save_plain("one", [b"key"])
+        errors = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(one) for one in errors] == [OutcomeUnknown] * 3, "they were sent"
     with pytest.raises(StoreUnavailable) as later:
         await it.put_policy("three", Policy())
