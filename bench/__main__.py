@@ -1,33 +1,50 @@
-"""The tables: `python -m bench`; with `--quick` a first look, with `--all` those too that take long preparation."""
+"""The proxy against bare mitmdump, and what its loops, its stores and its memory cost, as one table.
 
+The exit status is 1 if a target was missed."""
+
+import argparse
+import asyncio
 import sys
-from types import ModuleType
+from collections.abc import Awaitable, Callable, Sequence
 
-from bench import (
-    agent,
-    call_lists,
-    connect,
-    console,
-    control,
-    doors,
-    large_redis,
-    large_store,
-    litellm,
-    loop,
-    memory,
-    proxy,
-    scale,
-    shared_store,
-    store,
-    stream,
-)
-from bench.measure import Table, main
+from bench import litellm, loop, memory, proxy, redis_store, store, stream
+from bench.measure import FULL, QUICK, TINY, Effort
+from bench.report import Row, markdown, plain
+
+TABLES: dict[str, Callable[[Effort], Awaitable[list[Row]]]] = {
+    "proxy": proxy.table,
+    "stream": stream.table,
+    "loop": loop.table,
+    "store": store.table,
+    "redis": redis_store.table,
+    "memory": memory.table,
+    "litellm": litellm.table,
+}
 
 
-def _named(*modules: ModuleType) -> list[tuple[str, Table]]:
-    return [(module.__name__.removeprefix("bench."), module.table) for module in modules]
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m bench", description=__doc__, allow_abbrev=False)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"only these: {', '.join(TABLES)}")
+    efforts = parser.add_mutually_exclusive_group()
+    efforts.add_argument("--quick", action="store_const", const=QUICK, dest="effort", help="a first look")
+    efforts.add_argument("--tiny", action="store_const", const=TINY, dest="effort", help="only whether it runs")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    given = parser.parse_args(argv)
+    if unknown := set(given.tables) - TABLES.keys():
+        parser.error(f"there is no table {sorted(unknown)[0]!r}; there are {', '.join(TABLES)}")
+    rows = asyncio.run(_rows(given.tables or list(TABLES), given.effort or FULL))
+    print(markdown(rows) if given.markdown else plain(rows))
+    return 1 if any(row.ok is False for row in rows) else 0
+
+
+async def _rows(names: Sequence[str], effort: Effort) -> list[Row]:
+    rows: list[Row] = []
+    for name in names:
+        for row in await TABLES[name](effort):
+            print(f"{name}: {row.what}: {row.measured}", file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":
-    short = _named(proxy, agent, connect, stream, loop, doors, store, control, console, memory, shared_store)
-    sys.exit(main(__doc__, short, longer=_named(large_store, litellm, large_redis, scale, call_lists)))
+    sys.exit(main())

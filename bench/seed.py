@@ -47,8 +47,8 @@ def answer_with_call(number: int) -> dict[str, Any]:
 RESULT = {"city": "Göteborg", "celsius": 4.5, "wind": {"speed": 7, "from": "NW"}, "note": "Rain later. " * 20}
 
 
-async def capture(store: Store, session: str, count: int, *, answered: bool, delivered: bool = False) -> list[Captured]:
-    """Put the toolset, and have `count` calls captured. `delivered`: the client has their answers."""
+async def capture(store: Store, session: str, count: int) -> list[Captured]:
+    """Put the toolset, and have `count` calls captured and answered."""
     await store.put_toolset(session, Toolset(declarations=TOOLS, tool_config=TOOL_CONFIG))
     grafter = Grafter(store, Settings(session=session), Metrics())
     target = match_path("POST", PATH)
@@ -64,8 +64,6 @@ async def capture(store: Store, session: str, count: int, *, answered: bool, del
         captured = Capture(grafter, outcome.exchange, "application/json")
         answer = await captured.whole(_encode(answer_with_call(number)))
         assert isinstance(answer, bytes)
-        if delivered:
-            await captured.settle(True)
         texts.append(msgspec.json.decode(answer)["candidates"][0]["content"]["parts"][0]["text"])
     calls: list[Call] = []
     cursor: str | None = None
@@ -75,9 +73,8 @@ async def capture(store: Store, session: str, count: int, *, answered: bool, del
         cursor = page.next_cursor
         if cursor is None:
             break
-    if answered:
-        for call in calls:
-            await store.answer(session, call.call_id, result=RESULT)
+    for call in calls:
+        await store.answer(session, call.call_id, result=RESULT)
     return [Captured(call.call_id, text) for call, text in zip(calls, texts, strict=True)]
 
 

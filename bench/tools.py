@@ -1,37 +1,10 @@
-"""The tools of the loop's measurements. `sent` is the time at which the upstream wrote the call."""
-
-import asyncio
-import time
+"""The tool of the bench: it does nothing, so all that a loop takes is the proxy's."""
 
 
-def noop(sent: float = 0) -> dict[str, bool]:
-    """Do nothing."""
+def noop(sent: float) -> dict[str, bool]:
+    """Do nothing.
+
+    Args:
+        sent: When the call was made.
+    """
     return {"ok": True}
-
-
-async def async_noop(sent: float = 0) -> dict[str, bool]:
-    """Do nothing, in the event loop."""
-    return {"ok": True}
-
-
-async def nap(sent: float = 0) -> dict[str, bool]:
-    """Take 300 ms."""
-    await asyncio.sleep(0.3)
-    return {"ok": True}
-
-
-async def short_nap(sent: float = 0) -> dict[str, bool]:
-    """Take 100 ms."""
-    await asyncio.sleep(0.1)
-    return {"ok": True}
-
-
-async def other_nap(sent: float = 0) -> dict[str, bool]:
-    """Take 100 ms as well."""
-    await asyncio.sleep(0.1)
-    return {"ok": True}
-
-
-def started(sent: float) -> dict[str, float]:
-    """Tell how many seconds the call took to get here."""
-    return {"seconds": time.monotonic() - sent}
