@@ -21,7 +21,7 @@ INSTEAD = {
     "is_worker_s": "is_worker_tool",
     "Here": "ApiDep",
     "Mounted": "ExtraRoutes",
-    "Audience": "DisconnectWatcher",
+    "Audience": "while_connected",
     "Wanted": "ResponsesRequest",
     "CallStands": "CallStateError",
     "free_at": "claimable_at",

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.console.clients import CLIENTS, clients, is_from
+from addon.console.filled_forms import OrEmpty
 from addon.console.rendering import page
 from addon.control.addresses import read_addresses
 from addon.control.routes.requests import RequestsQuery, records
@@ -23,10 +24,6 @@ _MOST = 1000
 """Requests that are looked at."""
 
 
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
-
-
 def _known(value: str) -> str:
     if value not in CLIENTS:
         raise ValueError(f"must be one of {', '.join(CLIENTS)}")
@@ -38,8 +35,8 @@ class _Connect(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
-    client: Annotated[Annotated[str, BeforeValidator(_known)] | None, BeforeValidator(_none_if_empty)] = None
+    session: OrEmpty[SessionName] = None
+    client: OrEmpty[Annotated[str, BeforeValidator(_known)]] = None
 
 
 class _Awaited(BaseModel):

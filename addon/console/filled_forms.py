@@ -4,7 +4,7 @@ browser would round its numbers."""
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +19,14 @@ from addon.web.problems import Problem
 from store.models import Call
 
 router = routes_of("console")
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+type OrEmpty[T] = Annotated[T | None, BeforeValidator(_none_if_empty)]
+"""A field of a query whose input may be empty."""
 
 
 class Filled(BaseModel):

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
 from starlette.responses import Response
 
+from addon.console.filled_forms import OrEmpty
 from addon.console.rendering import page
 from addon.control.routes.requests import RequestsQuery, State, records
 from addon.web.access import needs
@@ -24,14 +24,10 @@ _SHORTEST_WAIT = 0.05
 _STATES = ("running", "done", "failed")
 
 
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
-
-
 class _Live(RequestsQuery):
-    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
-    tool: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
-    state: Annotated[State | None, BeforeValidator(_none_if_empty)] = None
+    session: OrEmpty[SessionName] = None
+    tool: OrEmpty[str] = None
+    state: OrEmpty[State] = None
     limit: int = 50
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import pydantic_core
 from fastapi import Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.console.filled_forms import answer_form
+from addon.console.filled_forms import OrEmpty, answer_form
 from addon.console.rendering import LONGEST, Room, json_excerpt, page
 from addon.control.call_search import MOST_LOOKED_AT
 from addon.control.moments import Moment
@@ -66,10 +66,6 @@ for _name, _title in _FRAMES.items():
     public.add_api_route(f"/console/{_name}", _frame(_name, _title), include_in_schema=False)
 
 
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
-
-
 def _part[H: Callable[..., Any]](name: str) -> Callable[[H], H]:
     return router.get(f"/console/parts/{name}", include_in_schema=False)
 
@@ -77,15 +73,15 @@ def _part[H: Callable[..., Any]](name: str) -> Callable[[H], H]:
 class _Session(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
+    session: OrEmpty[SessionName] = None
 
 
 class _Calls(CallsQuery):
-    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
-    status: Annotated[Status | None, BeforeValidator(_none_if_empty)] = None
-    name: Annotated[str | None, BeforeValidator(_none_if_empty)] = None
-    since: Annotated[Moment | None, BeforeValidator(_none_if_empty)] = None
-    until: Annotated[Moment | None, BeforeValidator(_none_if_empty)] = None
+    session: OrEmpty[SessionName] = None
+    status: OrEmpty[Status] = None
+    name: OrEmpty[str] = None
+    since: OrEmpty[Moment] = None
+    until: OrEmpty[Moment] = None
     order: Literal["oldest", "newest"] = "newest"
     limit: int = _PER_PAGE
     cursor: str | None = None

@@ -5,11 +5,11 @@ import time
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.console.filled_forms import Filled, declaration_of, entered
+from addon.console.filled_forms import Filled, OrEmpty, declaration_of, entered
 from addon.console.forms import Field, form_of, parameters_schema
 from addon.console.rendering import marked, page, whole_json
 from addon.control.routes.servers import servers
@@ -33,14 +33,10 @@ _LINE = re.compile(r" at line ([0-9]{1,9}) column [0-9]+$")
 """In what msgspec says of a text that is not JSON."""
 
 
-def _none_if_empty(value: object) -> object:
-    return None if value == "" else value
-
-
 class _Session(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    session: Annotated[SessionName | None, BeforeValidator(_none_if_empty)] = None
+    session: OrEmpty[SessionName] = None
 
 
 class _Edited(BaseModel):

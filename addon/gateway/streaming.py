@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from addon.core.framing.replies import PROXY_ENDING
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.web.context import ApiContext
-from addon.web.disconnect import DisconnectWatcher
+from addon.web.disconnect import while_connected
 from addon.web.problems import Problem
 
 logger = logging.getLogger("toolgraft")
@@ -34,8 +34,7 @@ async def answer_while_connected(
 
     try:
         with counted(api):
-            async with DisconnectWatcher(request.receive, api.ending) as watcher:
-                await watcher.wait(run())
+            await while_connected(request.receive, run(), api.ending)
     finally:
         if not answers:
             await handover.settle(whole=False)
@@ -82,6 +81,5 @@ class Stream(Response):
 
         with counted(self._api):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with DisconnectWatcher(receive, self._api.ending) as watcher:
-                await watcher.wait(write())
+            await while_connected(receive, write(), self._api.ending)
             await self._events.aclose()  # closes a generator that was never started

@@ -1,5 +1,6 @@
 """What all handlers of the control API and of the front doors share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,6 @@ from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins
 from addon.web.access import ANYONE, OWNER, Access
 from addon.web.audit import Audit
-from addon.web.disconnect import EndEvent
 from addon.web.page_sessions import PageSessions
 from addon.web.tokens import Tokens
 from store.base import Store
@@ -57,7 +57,7 @@ class ApiContext:
     """Begins a call of a session's tool for somebody who tries it."""
     restart_server: Callable[[str], Awaitable[bool]] | None = None
     """Restarts an MCP server. Returns whether there is such a server."""
-    ending: EndEvent = field(default_factory=EndEvent)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0
 
@@ -65,6 +65,6 @@ class ApiContext:
         """Whether this request was a page's, and the page's session has ended since. Raises OSError."""
         return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope.get("headers", ())))
 
-    def ends(self, caller: Access) -> Sequence[EndEvent]:
+    def ends(self, caller: Access) -> Sequence[asyncio.Event]:
         """The events that end a long answer to this caller."""
         return [self.ending] if caller in (OWNER, ANYONE) else [self.ending, self.tokens.end(caller)]

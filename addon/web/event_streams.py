@@ -1,5 +1,6 @@
 """Server-Sent Events of the control API: several sources of events in one answer, and what ends it."""
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -12,7 +13,6 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from addon.web.context import ApiContext
-from addon.web.disconnect import EndEvent
 from store.base import StoreError
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class _Sender:
         self._api = api
         self._scope = scope
         self._sources = sources
-        self._signed_out = EndEvent()
+        self._signed_out = asyncio.Event()
         self._ends = [*api.ends(scope["access"]), self._signed_out]
         self._writer, self._reader = anyio.create_memory_object_stream[ServerSentEvent]()
 
@@ -79,7 +79,7 @@ class _Sender:
                 await self._writer.send(event)
         running.cancel()
 
-    async def _stop_at(self, end: EndEvent, running: anyio.CancelScope) -> None:
+    async def _stop_at(self, end: asyncio.Event, running: anyio.CancelScope) -> None:
         await end.wait()
         running.cancel()
 

@@ -8,8 +8,8 @@ need no token. It puts the caller's rights into the scope, as `access`; each rou
 import hmac
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from addon.core.security.browsers import host_allowed, page_allowed
@@ -22,8 +22,8 @@ from addon.web.tokens import Tokens
 
 logger = logging.getLogger("toolgraft")
 
-_METHODS = "GET, POST, PUT, PATCH, DELETE"
-_HEADERS = "authorization, content-type, last-event-id, x-goog-api-key, x-graft-session"
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_HEADERS = ("authorization", "content-type", "last-event-id", "x-goog-api-key", "x-graft-session")
 
 
 class Guard:
@@ -47,18 +47,27 @@ class Guard:
         self._tokens = tokens
         self._page_sessions = page_sessions
         self._open_paths = frozenset(open_paths)
+        self._with_cors = CORSMiddleware(
+            self._check,
+            allow_origin_regex=".*",  # pages of others are refused before
+            allow_methods=_METHODS,
+            allow_headers=_HEADERS,
+            allow_private_network=True,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             raise ValueError(f"the control API does not speak {scope['type']}")
+        try:
+            self._check_place(dict(scope["headers"]))
+        except Problem as problem:
+            await refusal(problem, scope)(scope, receive, send)
+            return
+        await self._with_cors(scope, receive, send)
+
+    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
-            self._check_place(headers)
-            if (origin := headers.get(b"origin")) is not None:
-                send = _with_cors(send, origin)
-                if scope.get("method") == "OPTIONS" and b"access-control-request-method" in headers:
-                    await _answer_preflight(send, headers)
-                    return
             if scope["path"] not in self._open_paths:
                 scope["access"] = self._access(headers)
             if scope["type"] == "http" and (
@@ -143,28 +152,3 @@ class Guard:
 
 def _text(header: bytes | None) -> str | None:
     return None if header is None else header.decode("latin-1")
-
-
-def _with_cors(send: Send, origin: bytes) -> Send:
-    """Wraps `send` so that pages of this allowed origin can read the answer."""
-
-    async def with_cors(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            cors: list[Any] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-            message = {**message, "headers": [*message["headers"], *cors]}
-        await send(message)
-
-    return with_cors
-
-
-async def _answer_preflight(send: Send, headers: Mapping[bytes, bytes]) -> None:
-    """Answers a CORS preflight, which a browser sends before a request with a token."""
-    allowed = [
-        (b"access-control-allow-methods", _METHODS.encode()),
-        (b"access-control-allow-headers", _HEADERS.encode()),
-        (b"access-control-max-age", b"600"),
-    ]
-    if headers.get(b"access-control-request-private-network") == b"true":
-        allowed.append((b"access-control-allow-private-network", b"true"))
-    await send({"type": "http.response.start", "status": 204, "headers": allowed})
-    await send({"type": "http.response.body", "body": b""})

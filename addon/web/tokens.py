@@ -3,6 +3,7 @@
 A token has the form `tg_ID_SECRET` and is shown once, when it is made. If the tokens cannot be read, all are refused.
 """
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -19,7 +20,6 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addon.web.access import Access, Right
-from addon.web.disconnect import EndEvent
 from addon.web.token import TOKEN_PREFIX, make_folder, write_file
 from store.models import SessionName
 
@@ -56,7 +56,7 @@ class Tokens:
         self._path = state / "tokens.json"
         self._file_version: tuple[int, int, int] | None = None
         self._tokens: dict[str, _StoredToken] = {}
-        self._ends: WeakValueDictionary[str, EndEvent] = WeakValueDictionary()
+        self._ends: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
     def access(self, token: str) -> Access | None:
         """The rights of a token; None if it is unknown or revoked. Raises OSError."""
@@ -100,9 +100,9 @@ class Tokens:
             end.set()
         return True
 
-    def end(self, caller: Access) -> EndEvent:
+    def end(self, caller: Access) -> asyncio.Event:
         """An event that is set when the caller's token is revoked, which ends its long answers. Raises OSError."""
-        end = self._ends.setdefault(caller.token, EndEvent())
+        end = self._ends.setdefault(caller.token, asyncio.Event())
         if caller.token not in self._read():
             end.set()
         return end

@@ -32,8 +32,10 @@ _CHECKS: list[CheckFunction] = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
-_ANYWHERE = {404, 405}
-"""Statuses that any path may have: an odd value in it makes it another path."""
+_ANYWHERE = {400, 401, 403, 404, 405, 413, 415, 422}
+"""Refusals that any operation may have, and that the document has as `default`."""
+_AT_DOORS = {409, 429, 502}
+"""The same of the front doors, which the document describes in a few words."""
 _CHOOSY = {"x-graft-session", "If-Match", "If-None-Match"}
 """Headers whose odd values keep a request from everything else."""
 _QUIET = hypothesis.settings(
@@ -190,7 +192,8 @@ def _wrong(exchange: Exchange, case: Case[Any], described: Document) -> Iterator
     if exchange.hung_up and exchange.status in (0, 499):
         return
     status = str(exchange.status)
-    if status not in described["responses"] and exchange.status not in _ANYWHERE:
+    anywhere = _ANYWHERE | (_AT_DOORS if "front doors" in described["tags"] else set())
+    if status not in described["responses"] and exchange.status not in anywhere:
         yield f"not described: {exchange.content[:200]!r}"
     if exchange.status >= 500 and exchange.status != 502:
         yield f"an error of the proxy's own: {exchange.content[:200]!r}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.web.disconnect import DisconnectWatcher, EndEvent
+from addon.web.disconnect import while_connected
 
 BOUND = 5.0
 
@@ -56,10 +56,9 @@ def _fails() -> str:
     raise ValueError("while it was cancelled")
 
 
-async def _waited(coroutine: Coroutine[Any, Any, str], client: Client, *ends: EndEvent) -> tuple[str | None, bool]:
-    """The result, and whether the client was gone."""
-    async with asyncio.timeout(BOUND), DisconnectWatcher(client.receive, *ends) as watcher:
-        return await watcher.wait(coroutine), watcher.gone
+async def _waited(coroutine: Coroutine[Any, Any, str], client: Client, *ends: asyncio.Event) -> str | None:
+    async with asyncio.timeout(BOUND):
+        return await while_connected(client.receive, coroutine, *ends)
 
 
 @pytest.mark.parametrize("ending", ["hang up", "end"])
@@ -71,22 +70,22 @@ async def _waited(coroutine: Coroutine[Any, Any, str], client: Client, *ends: En
 async def test_work_is_cancelled_when_the_client_goes(
     ending: str, at_end: Callable[[], str] | None, result: str | None
 ) -> None:
-    client, end, work = Client(), EndEvent(), Work(at_end)
+    client, end, work = Client(), asyncio.Event(), Work(at_end)
     task = asyncio.ensure_future(_waited(work.run(), client, end))
     await asyncio.wait_for(work.began.wait(), BOUND)
     client.hang_up() if ending == "hang up" else end.set()
-    assert await task == (result, True)
+    assert await task == result
     assert work.was_cancelled
 
 
 async def test_work_that_is_done_first_gives_its_result_and_the_client_is_no_longer_watched() -> None:
-    client, end = Client(), EndEvent()
+    client, end = Client(), asyncio.Event()
 
     async def work() -> str:
         await client.watched.wait()
         return "done"
 
-    assert await _waited(work(), client, end) == ("done", False)
+    assert await _waited(work(), client, end) == "done"
     await asyncio.sleep(0)
     assert not client.is_watched
     end.set()  # calls nobody
@@ -94,20 +93,20 @@ async def test_work_that_is_done_first_gives_its_result_and_the_client_is_no_lon
 
 
 async def test_both_ends_at_once_cancel_once() -> None:
-    client, ends, work = Client(), [EndEvent(), EndEvent()], Work(lambda: "last words")
+    client, ends, work = Client(), [asyncio.Event(), asyncio.Event()], Work(lambda: "last words")
     task = asyncio.ensure_future(_waited(work.run(), client, *ends))
     await asyncio.wait_for(work.began.wait(), BOUND)
     client.hang_up()
     for end in ends:
         end.set()
-    assert await task == ("last words", True)
+    assert await task == "last words"
     assert not task.cancelling()
 
 
 async def test_nothing_begins_once_the_client_is_gone() -> None:
-    client, end, work = Client(), EndEvent(), Work()
+    client, end, work = Client(), asyncio.Event(), Work()
     end.set()
-    assert await _waited(work.run(), client, end) == (None, True)
+    assert await _waited(work.run(), client, end) is None
     assert not work.began.is_set()
 
 
@@ -127,7 +126,7 @@ async def test_a_timeout_of_the_work_is_its_own() -> None:
         return "never"
 
     with pytest.raises(TimeoutError):
-        await _waited(work(), Client(), EndEvent())
+        await _waited(work(), Client(), asyncio.Event())
 
 
 async def test_something_cancelled_that_the_work_waits_for_is_no_result() -> None:
@@ -137,7 +136,7 @@ async def test_something_cancelled_that_the_work_waits_for_is_no_result() -> Non
         await waited_for
         return "never"
 
-    assert await _waited(work(), Client()) == (None, False)
+    assert await _waited(work(), Client()) is None
 
 
 async def test_whoever_cancels_the_answer_cancels_the_work() -> None:
@@ -157,7 +156,7 @@ async def test_a_connection_whose_reading_fails_is_gone(caplog: pytest.LogCaptur
         raise OSError("reset by peer")
 
     work = Work()
-    async with asyncio.timeout(BOUND), DisconnectWatcher(receive) as watcher:
-        assert await watcher.wait(work.run()) is None
+    async with asyncio.timeout(BOUND):
+        assert await while_connected(receive, work.run()) is None
     assert work.was_cancelled or not work.began.is_set()
     assert "reset by peer" in caplog.text

@@ -18,7 +18,7 @@ from addon.core.framing.documents import Document
 from addon.core.history.media import BadPart, read_parts, redacted_parts, size_of
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, own_query, reply, routes_of
-from addon.web.disconnect import DisconnectWatcher
+from addon.web.disconnect import while_connected
 from addon.web.problems import Problem, storable_json
 from store.models import Call, Page, SessionName, Status
 
@@ -108,16 +108,16 @@ async def _wait_for(
     find: Callable[[], Awaitable[RenderedPage]], api: ApiDep, caller: Access, request: Request, query: CallsQuery
 ) -> RenderedPage:
     now = asyncio.get_running_loop().time
-    deadline = now() + query.wait
-    async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
-        while True:
-            # read before the search, so that a call stored in between ends the wait at once
-            last_event = await api.store.last_event_id()
-            page = await find()
-            if page.items:
-                return page
-            if not await watcher.wait(api.store.follow(query.session, last_event, deadline - now(), limit=1)):
-                return page
+    deadline, ends = now() + query.wait, api.ends(caller)
+    while True:
+        # read before the search, so that a call stored in between ends the wait at once
+        last_event = await api.store.last_event_id()
+        page = await find()
+        if page.items:
+            return page
+        change = api.store.follow(query.session, last_event, deadline - now(), limit=1)
+        if not await while_connected(request.receive, change, *ends):
+            return page
 
 
 @router.get("/v1/calls/{call_id}", summary="Show a call", responses=answers(views.CALL, Call, p404="No such call"))

@@ -14,7 +14,7 @@ from addon.control import views
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, nothing, own_body, reply, routes_of
 from addon.web.context import ApiContext
-from addon.web.disconnect import DisconnectWatcher
+from addon.web.disconnect import while_connected
 from store.base import StoreError
 from store.models import Call, SessionName
 
@@ -94,11 +94,15 @@ async def _give_back(api: ApiContext, call: Call, worker: str) -> None:
 
 async def _wait_for(api: ApiContext, caller: Access, request: Request, claim: Claim, worker: str) -> Call | None:
     now = asyncio.get_running_loop().time
-    deadline = now() + claim.wait
-    async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
-        while await watcher.wait(api.store.wait_claimable(claim.session, claim.names, deadline - now())):
-            if (call := await _claim(api, claim, worker)) is not None:
-                return call
+    deadline, ends = now() + claim.wait, api.ends(caller)
+
+    async def wait() -> bool | None:
+        waiting = api.store.wait_claimable(claim.session, claim.names, deadline - now())
+        return await while_connected(request.receive, waiting, *ends)
+
+    while await wait():
+        if (call := await _claim(api, claim, worker)) is not None:
+            return call
     return None
 
 

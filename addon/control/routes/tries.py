@@ -14,7 +14,7 @@ from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, reply, routes_of
 from addon.web.context import ApiContext
-from addon.web.disconnect import DisconnectWatcher
+from addon.web.disconnect import while_connected
 from addon.web.problems import Problem, storable_json
 from store.models import Call, Owner
 
@@ -83,10 +83,9 @@ async def try_tool(
 async def _ended(api: ApiContext, caller: Access, request: Request, call: Call, seconds: float) -> Call:
     """The call at its end, or as it is after these seconds."""
     now = asyncio.get_running_loop().time
-    deadline = now() + seconds
-    async with DisconnectWatcher(request.receive, *api.ends(caller)) as watcher:
-        while not call.status.final and (left := deadline - now()) > 0:
-            if (changed := await watcher.wait(api.store.wait_call(call, left))) is None:
-                break
-            call = changed
+    deadline, ends = now() + seconds, api.ends(caller)
+    while not call.status.final and (left := deadline - now()) > 0:
+        if (changed := await while_connected(request.receive, api.store.wait_call(call, left), *ends)) is None:
+            break
+        call = changed
     return call
