@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from mitmproxy import ctx
@@ -41,12 +41,16 @@ async def start_progress(source: ToolSource | None) -> AsyncIterator[None]:
 async def _show(source: ToolSource) -> None:
     await asyncio.sleep(_QUICK)
     handler = _terminal_handler()
-    draw: Callable[[str], None] | None = None if handler is None else getattr(handler.file, "draw", None)
-    if handler is None or draw is None:
+    if handler is None:
         down = _down(source)
         logger.info("%s coming up: %s", _subject(len(down)), ", ".join(down))
         return
     frames = _FRAMES if "utf" in (handler.file.encoding or "").lower() else _ASCII_FRAMES
+
+    def draw(text: str) -> None:
+        with contextlib.suppress(OSError):
+            handler.file.write(text)
+            handler.file.flush()
 
     def erase(record: logging.LogRecord) -> bool:
         draw(_ERASE)  # a line of the log takes its place
