@@ -149,7 +149,7 @@ def upstream() -> Iterator[int]:
     pin(0, proxy=False)
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "addon.fake_gemini.server", "--light", "--port", str(port)]
+        command = [sys.executable, "-m", "bench.light", "--port", str(port)]
         process = Process.start(port, command, proxy=False, home=Path(home))
         try:
             yield port

@@ -14,14 +14,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
-from addon.fake_gemini import compatible, websocket
+from addon.fake_gemini import compatible
 from addon.fake_gemini.documents import Json
 from addon.fake_gemini.entrance import Log, check_key
 from addon.fake_gemini.errors import Refused, pretty
 from addon.fake_gemini.history import last_words, turns
 from addon.fake_gemini.interactions import Interactions, events
+from addon.fake_gemini.live import Closed, LiveConnection
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.routes import Route
 from addon.fake_gemini.routes import find as find_route
@@ -51,7 +54,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request, or one WebSocket."""
         if scope["type"] == "websocket":
-            await websocket.serve(self.log, scope, receive, send)
+            await self._live(WebSocket(scope, receive, send))
             return
         exchange = _Exchange(scope, await _body(receive))
         if exchange.path.startswith("/_demo/"):
@@ -74,6 +77,41 @@ class App:
             return
         self._log_request(exchange, 200)
         await exchange.answer(send, 200, pretty(document).encode())
+
+    async def _live(self, socket: WebSocket) -> None:
+        """Serve a WebSocket of the Live API: JSON in text or binary frames, answered by binary frames. It is one entry
+        of the log: ``body`` grows by ``{text, message}`` with each frame of the client; if the service closes the
+        connection, ``status`` is the code and ``error`` the reason."""
+        path, query = socket.scope["path"], socket.scope["query_string"].decode()
+        url, headers = f"{path}?{query}" if query else path, dict(socket.headers)
+        entry: Json = {"method": "GET", "path": url, "headers": headers, "body": [], "status": 101, "error": None}
+        await socket.receive()  # the handshake
+        try:
+            route = find_route(path)
+            if route is None or route.method != "BidiGenerateContent":
+                raise Refused(f"The requested URL {path} was not found on this server.", code=404)
+            check_key(headers, dict(socket.query_params), route)
+        except Refused as refused:
+            self.log.add(entry | {"status": refused.code, "error": refused.message}, 0)
+            await socket.send_denial_response(
+                Response(pretty(refused.body()), refused.code, {"content-type": JSON_TYPE})
+            )
+            return
+        self.log.add(entry, 0)
+        await socket.accept()
+        connection = LiveConnection(route)
+        while (message := await socket.receive())["type"] == "websocket.receive":
+            text = message.get("text") is not None
+            data: bytes = message["text"].encode() if text else message["bytes"]
+            entry["body"].append({"text": text, "message": _loggable(data)})
+            try:
+                answers = connection.receive(data)
+            except Closed as closed:
+                entry |= {"status": closed.code, "error": closed.reason}
+                await socket.close(closed.code, closed.reason)
+                return
+            for answer in answers:
+                await socket.send_bytes(pretty(answer).encode())
 
     def _route(self, exchange: _Exchange) -> Route:
         route = find_route(exchange.path)
@@ -279,3 +317,10 @@ def _cut(frames: list[bytes], shape: Shape) -> Iterator[bytes]:
     whole = b"".join(frames)
     for n in range(0, len(whole), shape.bytes):
         yield whole[n : n + shape.bytes]
+
+
+def _loggable(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")

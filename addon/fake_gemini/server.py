@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import uvicorn
 
-from addon.fake_gemini import light
 from addon.fake_gemini.app import App
 from addon.fake_gemini.entrance import Log
 from addon.fake_gemini.reply import Shape
@@ -130,27 +129,21 @@ class StrictGemini:
         return self.service.dummy_signatures
 
 
-def run(
-    port: int, shape: str = "", *, check_signatures: bool = True, check_declared: bool = True, is_light: bool = False
-) -> None:
-    """Serve on 127.0.0.1 until interrupted; port 0 takes a free one. `is_light`: no rules and a fixed answer, for
-    benchmarks. Raises ValueError for a shape that does not exist, and OSError if the port cannot be used."""
+def run(port: int, shape: str = "", *, check_signatures: bool = True, check_declared: bool = True) -> None:
+    """Serve on 127.0.0.1 until interrupted; port 0 takes a free one. Raises ValueError for a shape that does not exist,
+    and OSError if the port cannot be used."""
     cut = Shape().changed(shape)
     sock = listen(port)
     print(f"listening on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        if is_light:
-            asyncio.run(light.serve(sock))
-        else:
-            service = Service(Options(check_signatures=check_signatures, check_declared=check_declared))
-            uvicorn.Server(_config(App(service, cut, Log()))).run([sock])
+        service = Service(Options(check_signatures=check_signatures, check_declared=check_declared))
+        uvicorn.Server(_config(App(service, cut, Log()))).run([sock])
 
 
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m addon.fake_gemini.server", description=__doc__)
     parser.add_argument("--port", type=int, default=9912, help="0: any free port (default 9912)")
-    parser.add_argument("--light", action="store_true", help="no rules and a fixed answer, for benchmarks")
     parser.add_argument("--shape", default="", help='how streams are cut, e.g. "each,usage,pieces=5,delay=0.01"')
     parser.add_argument("--any-signature", action="store_true", help="do not check thoughtSignatures")
     parser.add_argument("--any-call", action="store_true", help="accept calls of undeclared functions in the history")
@@ -161,7 +154,6 @@ def main(argv: list[str] | None = None) -> None:
             given.shape,
             check_signatures=not given.any_signature,
             check_declared=not given.any_call,
-            is_light=given.light,
         )
     except ValueError as e:
         parser.error(str(e))

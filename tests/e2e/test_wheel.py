@@ -34,26 +34,40 @@ def run(*command: str | Path, environment: dict[str, str] | None = None, cwd: Pa
     return done.stdout
 
 
+PIP = (sys.executable, "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment that has the wheel, and what the wheel itself asks for."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    pip = (sys.executable, "-I", "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
-    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
-    (wheel,) = folder.glob("toolgraft-*.whl")
-    run(sys.executable, "-I", "-m", "venv", "--without-pip", folder / "environment")
-    python = folder / "environment" / "bin" / "python"
-    run(*pip, "--python", python, "install", "-c", ROOT / "constraints.txt", wheel)
-    return python.parent
+    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
+    (file,) = folder.glob("toolgraft-*.whl")
+    return file
+
+
+def install(wheel: Path, folder: Path, *options: str | Path) -> Path:
+    """The `bin` folder of an environment that has the wheel, and what the wheel itself asks for."""
+    run(sys.executable, "-I", "-m", "venv", "--without-pip", folder)
+    run(*PIP, "--python", folder / "bin" / "python", "install", *options, wheel)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(wheel, tmp_path_factory.mktemp("environment"), "-c", ROOT / "constraints.txt")
+
+
+def environment_of(installed: Path, home: Path) -> dict[str, str]:
+    return {
+        "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "TOOLGRAFT_HOME": str(home / "state"),
+    }
 
 
 @pytest.fixture
 def environment(installed: Path, tmp_path: Path) -> dict[str, str]:
-    return {
-        "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "TOOLGRAFT_HOME": str(tmp_path / "state"),
-    }
+    return environment_of(installed, tmp_path)
 
 
 def test_the_package_says_that_it_is_typed_and_which_version_it_is(
@@ -72,6 +86,20 @@ def test_the_package_says_that_it_is_typed_and_which_version_it_is(
 @pytest.mark.parametrize("part", ["chat", "loop"])
 def test_the_demo_runs(installed: Path, environment: dict[str, str], tmp_path: Path, part: str) -> None:
     assert "All checks passed." in run(installed / "toolgraft", "demo", part, environment=environment, cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_the_demo_runs_with_the_newest_of_everything(wheel: Path, tmp_path: Path) -> None:
+    """As after `pip install .`, without the pins."""
+    answer = subprocess.run(
+        [*PIP, "download", "--no-deps", "--dest", tmp_path, "itsdangerous"], check=False, timeout=60
+    )
+    if answer.returncode:
+        pytest.skip("no package registry can be reached")
+    installed = install(wheel, tmp_path / "environment")
+    environment = environment_of(installed, tmp_path)
+    run(*PIP, "--python", installed / "python", "check")
+    assert "All checks passed." in run(installed / "toolgraft", "demo", environment=environment, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -27,5 +27,5 @@ def test_the_strict_server_imports_nothing_of_the_proxy() -> None:
                 path = Path(addon.fake_gemini.__path__[0]) / f"{first}.py"
                 if name.startswith("addon.fake_gemini.") and path.exists():
                     todo.append(first)
-    assert {"app", "rules", "history", "fields", "light"} <= visited
+    assert {"app", "rules", "history", "fields", "live"} <= visited
     assert not [name for name in imported if name.startswith(FORBIDDEN)]

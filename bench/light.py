@@ -14,12 +14,12 @@ stream, the calls are the second event, and ``?first=S`` delays the first event 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import functools
 import itertools
 import json
 import re
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
@@ -185,8 +185,14 @@ class Light(asyncio.Protocol):
         asyncio.get_running_loop().call_later(delay, self._event, events, delay)
 
 
-async def serve(sock: socket.socket) -> None:
-    """Serve until cancelled."""
-    server = await asyncio.get_running_loop().create_server(Light, sock=sock)
+async def serve(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Light, "127.0.0.1", port)
+    print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     async with server:
         await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m bench.light", description=__doc__)
+    parser.add_argument("--port", type=int, default=9912)
+    asyncio.run(serve(parser.parse_args().port))

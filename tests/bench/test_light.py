@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.fake_gemini.light import Light
+from bench.light import Light
 
 RESULT = {"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "a", "response": {}}}]}]}
 
