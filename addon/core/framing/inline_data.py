@@ -19,7 +19,7 @@ _DIGESTED = _WINDOW // 2
 """From this size on, data is known by its digest. Long data is larger than this also without escapes and padding."""
 
 _BEFORE = re.compile(
-    rb'(?<!\\)"inline(?:Data|_data)"\s*:\s*{\s*(?:"\w+"\s*:\s*"[^"\\]*"\s*,\s*)*"data"\s*:\s*"\Z', re.ASCII
+    rb'(?<!\\)"inline(?:Data|_data)"\s*:\s*{\s*(?:"\w+"\s*:\s*"(?:[^"\\]|\\/)*"\s*,\s*)*"data"\s*:\s*"\Z', re.ASCII
 )
 """What stands before the data. The pattern ends with an opening quote in any JSON: a text has no unescaped quotes."""
 _MOST_BEFORE = 1024

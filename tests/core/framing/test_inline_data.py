@@ -24,7 +24,7 @@ PNG = {"mimeType": "image/png", "data": DATA}
 @pytest.mark.parametrize("before", [0, 1, LONG // 2 - 60, LONG])
 def test_long_data_is_taken_out_and_places_are_known(part: Any, separators: tuple[str, str], before: int) -> None:
     texts = [{"text": "start" + "." * before}, part, {"text": "middle"}, part, {"text": "end"}]
-    body = json.dumps(texts, separators=separators).encode()
+    body = json.dumps(texts, separators=separators).replace("image/", "image\\/").encode()
     short = shortened(body, 7)
     assert len(short.data) < before + 1000
     assert short.data.decode().count(json.loads(identity(f'"{DATA}"'.encode()) + b'"')) == 2
