@@ -1,6 +1,7 @@
 """An upstream that sends more than its answer cannot put words into the next one."""
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +31,8 @@ async def lookup(what: str = "it") -> str:
     return f"found {what}"
 '''
 
+ASKED = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+
 Json = dict[str, Any]
 
 
@@ -39,16 +42,34 @@ def response(text: str) -> bytes:
 
 
 class Surplus:
-    """Says who asked, and sends an answer that nobody asked for behind each. `connections`: who asked on each."""
+    """Says who asked, and sends an answer that nobody asked for behind each. `connections`: who asked on each. A client
+    that takes it for a proxy gets a tunnel to itself: `tls` secures it."""
 
-    def __init__(self, *, surplus: bool = True) -> None:
+    def __init__(self, *, surplus: bool = True, tls: ssl.SSLContext | None = None) -> None:
         self.surplus = surplus
+        self.tls = tls
         self.connections: list[list[str]] = []
+        self._idle: dict[asyncio.StreamWriter, str] = {}
+
+    async def push(self) -> None:
+        """Send an answer that nobody asked for on each idle connection."""
+        for writer, who in self._idle.items():
+            with contextlib.suppress(
+                ConnectionError, AttributeError
+            ):  # the latter is asyncio's, after a TLS connection
+                writer.write(response(f"surplus of {who}"))
+                await writer.drain()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked: list[str] = []
         self.connections.append(asked)
         async for head, _ in requests(reader):
+            self._idle.pop(writer, None)
+            if head.startswith(b"CONNECT "):
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                assert self.tls is not None
+                await writer.start_tls(self.tls)
+                continue
             lines = head.decode().split("\r\n")
             who = next((line.partition(": ")[2] for line in lines if line.lower().startswith(NAMES)), "")
             asked.append(who)
@@ -56,6 +77,8 @@ class Surplus:
             if self.surplus:
                 writer.write(response(f"surplus of {who}"))
             await writer.drain()
+            self._idle[writer] = who
+        self._idle.pop(writer, None)
 
 
 async def ask(upstream: Upstream, url: str, key: str, name: bytes = b"x-goog-api-key") -> str:
@@ -178,13 +201,65 @@ async def test_no_session_is_given_the_surplus_of_another(
 ) -> None:
     caplog.set_level("DEBUG", "mitmproxy")
     proxied = await start(Surplus(), **({"tools": [str(tmp_path / "tools.py")]} if loops else {}))
-    body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     async with proxied.client() as client:
         for name in ("a", "b", "a", "b"):
             got = await client.post(
-                f"{proxied.reverse}/@{name}{PATH}", json=body, headers={"x-goog-api-key": f"key-{name}"}
+                f"{proxied.reverse}/@{name}{PATH}", json=ASKED, headers={"x-goog-api-key": f"key-{name}"}
             )
             assert f"for key-{name}" in got.text
             assert "surplus" not in got.text
     assert "surplus" not in caplog.text
     assert loops or "Unexpected data from server (not shown)" in caplog.text
+
+
+WAYS = {
+    "plain": (False, False),
+    "TLS": (True, False),
+    "upstream proxy": (False, True),
+    "TLS through an upstream proxy": (True, True),
+}
+
+
+@pytest.mark.parametrize("pushes", [False, True], ids=["with the answer", "on an idle connection"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_no_round_gets_bytes_that_were_sent_for_another_credential(
+    tmp_path: Path, way: str, pushes: bool
+) -> None:
+    is_secure, has_proxy = WAYS[way]
+    (tmp_path / "tools.py").write_text(TOOLS)
+    own, _ = secure(tmp_path)
+    server = Surplus(surplus=not pushes, tls=own)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(server, own if is_secure and not has_proxy else None))
+        options: dict[str, Any] = {} if has_proxy else {"redirect": [f"{GOOGLE}={url}"]}
+        tools = [str(tmp_path / "tools.py")]
+        mitm = {"ssl_insecure": True}
+        proxied = await stack.enter_async_context(Proxied(tmp_path, url, tools=tools, mitm=mitm, **options))
+        proxy = proxied.chained if has_proxy else proxied.regular
+        client = await stack.enter_async_context(proxied.client(proxy=proxy))
+        for who in ("alice", "bob", "alice", "carol", "bob", "alice"):
+            headers = {"x-goog-api-key": who}
+            got = await client.post(f"http{'s' if is_secure else ''}://{GOOGLE}{PATH}", json=ASKED, headers=headers)
+            others = {"alice", "bob", "carol"} - {who}
+            assert not any(other in got.text for other in others), got.text
+            assert who in got.text or got.status_code == 502
+            if pushes:
+                await server.push()
+    assert sum(len(asked) for asked in server.connections) >= 6
+    assert all(len(set(asked)) <= 1 for asked in server.connections)
+
+
+@pytest.mark.parametrize("pushes", [False, True], ids=["with the answer", "on an idle connection"])
+async def test_no_tool_gets_bytes_that_were_sent_for_another_credential(
+    start: Callable[..., Awaitable[Proxied]], pushes: bool
+) -> None:
+    client = (await start(Surplus())).runtime.executors._http
+    server = Surplus(surplus=not pushes)
+    async with serving(server) as url:
+        for who in ("alice", "bob", "alice", "carol", "bob", "alice"):
+            executor = {"type": "http", "url": url, "headers": {"x-goog-api-key": who}}
+            found = await HttpExecutor(executor, client).call("lookup", {}, call_id="c")
+            assert {"alice", "bob", "carol"} & set(json.dumps(found).replace('"', " ").split()) == {who}
+            if pushes:
+                await server.push()
+    assert all(len(set(asked)) == 1 for asked in server.connections)

@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -116,6 +118,24 @@ async def test_an_answer_has_images_by_its_type_or_in_its_parts(
     output = output_of(await executor.call("t", {}, call_id="c"))
     assert json.loads(output.data) == result
     assert output.parts == ({"inlineData": {"mimeType": "image/png", "data": "iVBORw=="}},)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+async def test_a_decompression_bomb_costs_no_more_memory_than_the_largest_answer(
+    server: Server, executor: HttpExecutor, layers: int
+) -> None:
+    bomb = zlib.compress(bytes(20 * MAX_ANSWER))
+    encoding = ", ".join(["deflate"] * layers)
+    for _ in range(layers - 1):
+        bomb = zlib.compress(bomb)
+    server.answers = [answer(bomb, Content_Encoding=encoding)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ToolError, match=r"sent more than|cannot be decompressed"):
+            await executor.call("t", {}, call_id="c")
+        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_ANSWER
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("body", [{"parts": [1]}, {"parts": [], "result": 1, "more": 1}])
