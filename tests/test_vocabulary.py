@@ -62,7 +62,7 @@ MODULES = {
     "addon/hooks/onward.py": "destinations.py",
     "addon/loop/bindings.py": "tool_handlers.py",
     "addon/loop/outside.py": "call_waits.py",
-    "addon/tools/connections.py": "httpcore_patches.py",
+    "addon/tools/connections.py": "owned_connections.py",
     "addon/tools/endpoint.py": "http_endpoint.py",
     "addon/web/connections.py": "uvicorn_limits.py",
     "addon/core/tools/tools.py": "tool_plan.py",

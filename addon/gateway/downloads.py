@@ -55,7 +55,7 @@ class Downloads:
         self._egress = egress
 
     async def __call__(self, url: str, most: int) -> Downloaded:
-        transport = EgressTransport(self._egress, trust_env=False)
+        transport = EgressTransport(self._egress)
         try:
             async with (
                 asyncio.timeout(_SECONDS),

@@ -5,7 +5,7 @@ When mitmproxy has run the hooks of a request and is about to connect, `choose_d
 loop is one more connection of its HTTP layer, which takes the request and returns an answer; it has no socket and no
 address that a hook could see. A request that goes to another host is sent as a copy.
 
-A connection to a server serves one credential only, as the connections of loops do (`addon.tools.httpcore_patches`).
+A connection to a server serves one credential only, as the connections of loops do (`addon.tools.owned_connections`).
 
 For this, two methods of mitmproxy are replaced below. If mitmproxy lacks them, importing this module fails and the
 proxy does not start.

@@ -104,7 +104,7 @@ class Looping:
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, start.client)
         loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
-        upstream = Upstream(self.pool.client_for, self.shadow_flows.of(loop_client), self.pool.direct_for)
+        upstream = Upstream(self.pool.connections_for, self.shadow_flows.of(loop_client))
         is_changed = body != start.grafted
         try:
             if is_changed:

@@ -1,4 +1,4 @@
-"""Connects the front doors to the model: through the pooled clients, with each request as a flow of mitmproxy."""
+"""Connects the front doors to the model: through the pooled connections, with each request as a flow of mitmproxy."""
 
 import time
 
@@ -38,4 +38,4 @@ class MitmUpstreamFactory:
         # a front door always keeps its caller's tools: the metadata tells this to a replay of a -w file too
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
-        return Upstream(self.pool.client_for, self.shadow_flows.of(loop_client), self.pool.direct_for)
+        return Upstream(self.pool.connections_for, self.shadow_flows.of(loop_client))

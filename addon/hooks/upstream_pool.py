@@ -3,15 +3,15 @@
 import asyncio
 import os
 import ssl
+from functools import partial
 
 import certifi
 import httpx2
 from mitmproxy import ctx
 
 from addon.core.short_cache import cached_if_short
-from addon.loop.clients import no_cookies
-from addon.loop.direct import Direct
 from addon.loop.upstream import Outgoing
+from addon.tools.owned_connections import LIMITS, OwnedConnections
 
 _OPTIONS = frozenset(
     {
@@ -25,19 +25,15 @@ _OPTIONS = frozenset(
 )
 """mitmproxy's options that shape a connection."""
 
-_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
-"""The methods whose answers have a body like any other's."""
-
 _MOST_HOSTS = 1024
 """The number of hosts whose certificate is cached. It is bounded because clients choose the regions in host names."""
 
 
 class UpstreamPool:
     def __init__(self) -> None:
-        self._clients: dict[tuple[str, str], httpx2.AsyncClient] = {}
-        self._direct: dict[str, Direct] = {}
+        self._connections: dict[tuple[str, str], OwnedConnections] = {}
         self._certificates: dict[str, str] = {}
-        self._retired: list[httpx2.AsyncClient | Direct] = []  # may still have requests in flight
+        self._retired: list[OwnedConnections] = []  # may still have requests in flight
 
     def configure(self, updated: set[str]) -> None:
         if updated & _OPTIONS:
@@ -50,41 +46,25 @@ class UpstreamPool:
         await asyncio.gather(*(one.aclose() for one in retired))
 
     def _retire(self) -> None:
-        self._retired += [*self._clients.values(), *self._direct.values()]
-        self._clients.clear()
-        self._direct.clear()
+        self._retired += self._connections.values()
+        self._connections.clear()
         self._certificates.clear()
 
-    def direct_for(self, request: Outgoing) -> Direct | None:
-        """The connections for a request without an upstream proxy."""
-        if request.proxy or request.method not in _METHODS or not request.url.startswith(("https:", "http:")):
-            return None
+    def connections_for(self, request: Outgoing) -> OwnedConnections:
+        """The connections for the request's host and upstream proxy."""
         certificate = self._certificate_for(_host_of(request.url))
-        direct = self._direct.get(certificate)
-        if direct is None:
-            direct = self._direct[certificate] = Direct(_trust(certificate), http2=ctx.options.http2)
-        return direct
-
-    def client_for(self, request: Outgoing) -> httpx2.AsyncClient:
-        """The client for the request's host and upstream proxy."""
-        return self.client_for_url(request.url, request.proxy)
-
-    def client_for_url(self, url: str, proxy: str = "") -> httpx2.AsyncClient:
-        """`proxy`: the URL of the upstream proxy, "" for a direct connection."""
-        certificate = self._certificate_for(_host_of(url))
-        client = self._clients.get((proxy, certificate))
-        if client is None:
-            client = self._clients[proxy, certificate] = httpx2.AsyncClient(
+        key = request.proxy, certificate
+        if key not in self._connections:
+            make = partial(
+                httpx2.AsyncHTTPTransport,
                 http2=ctx.options.http2,
                 verify=_trust(certificate),
-                proxy=_upstream_proxy(proxy) if proxy else None,
+                proxy=_upstream_proxy(request.proxy) if request.proxy else None,
                 trust_env=False,
-                follow_redirects=False,
-                cookies=no_cookies(),
-                limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
+                limits=LIMITS,
             )
-            client.headers.clear()  # requests carry only the headers that they are given
-        return client
+            self._connections[key] = OwnedConnections(make)
+        return self._connections[key]
 
     def _certificate_for(self, host: str) -> str:
         """Cached: reading an option copies it, and the search touches the disk."""

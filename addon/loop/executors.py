@@ -22,14 +22,13 @@ from addon.graft.session_config import SessionConfig
 from addon.loop.call_reports import report_failure, report_waiting
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.call_waits import CallWaits
-from addon.loop.clients import no_cookies
 from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import RunningCall, RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
-from addon.tools.egress import Egress, EgressTransport
-from addon.tools.http_endpoint import HttpExecutor
+from addon.tools.egress import Egress
+from addon.tools.http_endpoint import HttpExecutor, endpoint_client
 from addon.tools.outputs import MAX_MEDIA
 from addon.tools.refresher import Refresher
 from addon.tools.schema_checks import problems
@@ -78,12 +77,7 @@ class Executors:
         self.tools: Mapping[str, Tool] = {}
         self._refresher: Refresher | None = None
         self._opened = False
-        self._http = http or httpx2.AsyncClient(
-            transport=EgressTransport(egress or Egress(), trust_env=False),
-            cookies=no_cookies(),
-            follow_redirects=False,
-            trust_env=False,
-        )
+        self._http = http or endpoint_client(egress or Egress())
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
         self._count = count

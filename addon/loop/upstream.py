@@ -1,4 +1,4 @@
-"""Sends the requests of a loop to Gemini, through pooled clients and a watcher.
+"""Sends the requests of a loop to Gemini, through pooled connections and a watcher.
 
 The watcher may change each request and each answer: for mitmproxy an exchange is a flow, whose hooks see both.
 """
@@ -17,10 +17,8 @@ from addon.core.framing.encoding import BadEncoding, Decompress, TooLong, decomp
 from addon.core.security.credentials import credentials, secrets_in
 from addon.core.security.redaction import RedactedStream
 from addon.core.short_cache import cached_if_short
-from addon.loop.direct import Direct, Reply
-from addon.loop.kept_connections import Attempt
 from addon.own_secrets import own_secrets
-from addon.tools.httpcore_patches import OWNER
+from addon.tools.owned_connections import OWNER, ends_with_connection
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -28,7 +26,12 @@ Headers = Sequence[tuple[bytes, bytes]]
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-_TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60)
+_TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60).as_dict()
+"""`read`: for each piece of an answer. `write`: for each piece of a request."""
+
+_PIECE = 256 * 1024
+"""Bytes of a larger body that are sent at a time. TLS encrypts all that it is given at once, while the event loop
+waits, and the time-out holds for each piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +91,11 @@ class AnswerTooLong(httpx2.DecodingError):
 
 
 class Upstream:
-    """`client` returns the HTTP client for a request, with the right proxies and certificates. `direct` returns the
-    connections of those that may go without it, or None."""
+    """`transport` returns the connections for a request, with the right proxies and certificates."""
 
-    def __init__(
-        self,
-        client: Callable[[Outgoing], httpx2.AsyncClient],
-        watcher: Watcher,
-        direct: Callable[[Outgoing], Direct | None] = lambda outgoing: None,
-    ) -> None:
-        self.client = client
+    def __init__(self, transport: Callable[[Outgoing], httpx2.AsyncBaseTransport], watcher: Watcher) -> None:
+        self.transport = transport
         self.watcher = watcher
-        self.direct = direct
 
     @contextlib.asynccontextmanager
     async def send(
@@ -119,8 +115,9 @@ class Upstream:
             if isinstance(outgoing, Received):
                 yield UpstreamAnswer(outgoing)
             else:
-                async with contextlib.aclosing(await self._reply(outgoing)) as reply:
-                    yield await _answer(reply, outgoing, exchange, max_bytes)
+                transport = self.transport(outgoing)
+                async with contextlib.aclosing(await transport.handle_async_request(_request(outgoing))) as response:
+                    yield await _answer(response, outgoing, exchange, max_bytes)
             error = None
         except (asyncio.CancelledError, GeneratorExit):
             if abandoned is not None:
@@ -132,44 +129,25 @@ class Upstream:
         finally:
             await exchange.close(error)
 
-    async def _reply(self, outgoing: Outgoing) -> "Reply | _ClientReply":
-        owner = credentials(outgoing.url, outgoing.headers)
-        if (direct := self.direct(outgoing)) is not None:
-            method, url, headers, body, _ = outgoing
-            if (reply := await direct.send(method, url, headers, body, owner)) is not None:
-                return reply
-        return _ClientReply(await self._response(outgoing, owner))
 
-    async def _response(self, outgoing: Outgoing, owner: tuple[bytes, ...]) -> httpx2.Response:
-        client = self.client(outgoing)
-        for may_retry in (True, False):
-            attempt = Attempt()
-            request = client.build_request(
-                outgoing.method,
-                _parsed(outgoing.url),
-                headers=list(outgoing.headers),
-                content=outgoing.body,
-                timeout=_TIMEOUT,
-                extensions={**attempt.extensions, OWNER: owner},
-            )
-            try:
-                with attempt:
-                    return await client.send(request, stream=True)
-            except (httpx2.NetworkError, httpx2.RemoteProtocolError):
-                if not (may_retry and attempt.hit_closing_connection):
-                    raise
-        raise AssertionError("unreachable: the second try returns or raises")
+def _request(outgoing: Outgoing) -> httpx2.Request:
+    method, url, headers, body, _ = outgoing
+    extensions = {"timeout": _TIMEOUT, OWNER: credentials(url, headers)}
+    if len(body) <= _PIECE:
+        return httpx2.Request(method, _parsed(url), headers=list(headers), content=body, extensions=extensions)
+    sized = [*headers, (b"Content-Length", b"%d" % len(body))]
+    return httpx2.Request(method, _parsed(url), headers=sized, content=_Pieces(body), extensions=extensions)
 
 
-class _ClientReply:
-    """As `Reply`, of an HTTP client."""
+class _Pieces(httpx2.AsyncByteStream):
+    """A large body. It is read again if an HTTP/2 server says that it did not process the request."""
 
-    def __init__(self, response: httpx2.Response) -> None:
-        self.status = response.status_code
-        self.headers: Headers = response.headers.raw
-        self.is_http1 = response.http_version.startswith("HTTP/1")
-        self.chunks = response.aiter_raw
-        self.aclose = response.aclose
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._body), _PIECE):
+            yield self._body[start : start + _PIECE]
 
 
 class UpstreamAnswer:
@@ -207,42 +185,35 @@ class UpstreamAnswer:
 
 
 async def _answer(
-    reply: "Reply | _ClientReply", outgoing: Outgoing, exchange: UpstreamExchange, max_bytes: int
+    response: httpx2.Response, outgoing: Outgoing, exchange: UpstreamExchange, max_bytes: int
 ) -> UpstreamAnswer:
-    received = await exchange.receive_head(reply.status, reply.headers)
+    if response.status_code < 200:
+        raise httpx2.RemoteProtocolError("the server changed the protocol, unasked")
+    received = await exchange.receive_head(response.status_code, response.headers.raw)
     secrets = own_secrets.combined_with(secrets_in(outgoing.url, outgoing.headers))
-    chunks = _body_of(reply, max_bytes, RedactedStream(secrets))
+    chunks = _body_of(response, max_bytes, RedactedStream(secrets))
     if received is None:
         received = await exchange.receive_body(b"".join([chunk async for chunk in chunks]))
-    ends_with_connection = reply.is_http1 and not any(map(_is_framing, reply.headers))
-    return UpstreamAnswer(received, chunks, exchange, ends_with_connection=ends_with_connection)
+    return UpstreamAnswer(received, chunks, exchange, ends_with_connection=ends_with_connection(response))
 
 
-def _is_framing(field: tuple[bytes, bytes]) -> bool:
-    """Whether a header field tells where the body ends."""
-    name = field[0].lower()
-    return name == b"content-length" or (
-        name == b"transfer-encoding" and field[1].rstrip().lower().endswith(b"chunked")
-    )
-
-
-def _body_of(reply: "Reply | _ClientReply", max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:
+def _body_of(response: httpx2.Response, max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:
     """The decompressed body without the request's credentials: an error may repeat the key, and is shown and stored.
     httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
     an unknown encoding at once."""
-    values = [value for name, value in reply.headers if name.lower() == b"content-encoding"]
+    values = [value for name, value in response.headers.raw if name.lower() == b"content-encoding"]
     encoding = b", ".join(values).decode("latin-1")
     decompress = decompressor(encoding, max_bytes)
     if decompress is None:
         raise httpx2.DecodingError(f"its content encoding {encoding[:60]!r} is not known; identity was asked for")
-    return _decompressed(reply, decompress, redacted)
+    return _decompressed(response, decompress, redacted)
 
 
 async def _decompressed(
-    reply: "Reply | _ClientReply", decompress: Decompress, redacted: RedactedStream
+    response: httpx2.Response, decompress: Decompress, redacted: RedactedStream
 ) -> AsyncIterator[bytes]:
     try:
-        async for chunk in reply.chunks():
+        async for chunk in response.aiter_raw():
             if chunk and (plain := decompress(chunk)) and (data := redacted.feed(plain)):
                 yield data
         if data := redacted.feed(decompress(b"")) + redacted.flush():

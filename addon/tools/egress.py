@@ -1,66 +1,41 @@
-"""The HTTP client of HTTP tools, which connects only to what `graft_egress` allows.
+"""Connections of HTTP tools, which lead only to what `graft_egress` allows.
 
-Each connection checks the address that it then connects to, so neither a redirect nor a name that resolves to another
-address a moment later can bypass the check.
+The host's name is resolved and its addresses checked here, and the connection is made to such an address, not to the
+name. So neither a redirect nor a name that resolves to another address a moment later can bypass the check.
 """
 
 import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from importlib.metadata import version
-from typing import Any
 
-import httpcore2
 import httpx2
 
 from addon.core.security.egress import EgressRule, egress_allowed, unwrap_address
+from addon.tools.owned_connections import LIMITS
 
 
 class EgressRefused(Exception):
     """The connection is not allowed. The message is for the model and names no address."""
 
 
-class Egress(httpcore2.AsyncNetworkBackend):
-    """Makes allowed connections. `own_ports`: the proxy's current listening ports. They are refused on every address of
-    this machine, because a tool would have the proxy's own rights there."""
+class Egress:
+    """Says which addresses may be connected to. `own_ports`: the proxy's current listening ports. They are refused on
+    every address of this machine, because a tool would have the proxy's own rights there."""
 
     def __init__(self, rules: Sequence[EgressRule] = (), own_ports: Callable[[], Collection[int]] = frozenset) -> None:
         self._rules = rules
         self._own_ports = own_ports
-        self._network = httpcore2.AnyIOBackend()
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        """Connect to the first of the host's allowed addresses that answers. Raises EgressRefused,
-        httpcore2.ConnectError, httpcore2.ConnectTimeout."""
-        now = asyncio.get_running_loop().time
-        deadline = None if timeout is None else now() + timeout
-        addresses = await _addresses(host, port, timeout)
-        allowed = [address for address in addresses if self._allows(host, address, port)]
+    async def addresses(self, host: str, port: int, timeout: float | None) -> list[str]:
+        """The host's allowed addresses, at least one. Raises EgressRefused, httpx2.ConnectError,
+        httpx2.ConnectTimeout."""
+        allowed = [one for one in await _addresses(host, port, timeout) if self._allows(host, one, port)]
         if not allowed:
             raise EgressRefused("graft_egress does not allow this connection")
-        for remaining in range(len(allowed), 0, -1):
-            share = None if deadline is None else max(deadline - now(), 0) / remaining
-            try:
-                return await self._network.connect_tcp(
-                    allowed[-remaining], port, timeout=share, local_address=local_address, socket_options=socket_options
-                )
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                if remaining == 1:
-                    raise
-        raise AssertionError("the last try returns or raises")
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        return allowed
 
     def _allows(self, host: str, address: str, port: int) -> bool:
         if port in self._own_ports() and is_own_address(address):
@@ -68,14 +43,46 @@ class Egress(httpcore2.AsyncNetworkBackend):
         return egress_allowed(self._rules, host, address, port)
 
 
-class EgressTransport(httpx2.AsyncHTTPTransport):
-    """httpx2's transport with its connections made by `egress`, for which httpx2 has no option."""
+class EgressTransport(httpx2.AsyncBaseTransport):
+    """Sends requests to the first allowed address of their host that answers. Raises EgressRefused, and what httpx2
+    raises."""
 
-    def __init__(self, egress: Egress, **options: Any) -> None:
-        super().__init__(verify=trust(), **options)
-        if not hasattr(self._pool, "_network_backend"):
-            raise RuntimeError(f"toolgraft does not fit httpcore2 {version('httpcore2')}: it has no _network_backend")
-        self._pool._network_backend = egress
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+        self._by_host: dict[str, httpx2.AsyncHTTPTransport] = {}  # a connection's certificate was checked for one host
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url, timeouts = request.url, request.extensions.get("timeout", {})
+        host, limit = url.raw_host.decode("ascii"), timeouts.get("connect")
+        now = asyncio.get_running_loop().time
+        deadline = None if limit is None else now() + limit
+        addresses = await self._egress.addresses(host, url.port or (443 if url.scheme == "https" else 80), limit)
+        transport = self.transport_for(host)
+        for remaining in range(len(addresses), 0, -1):
+            share = None if deadline is None else max(deadline - now(), 0) / remaining
+            extensions = {"timeout": {**timeouts, "connect": share}, "sni_hostname": host}
+            sent = httpx2.Request(
+                request.method,
+                url.copy_with(host=addresses[-remaining]),
+                headers=request.headers,
+                stream=request.stream,
+                extensions=extensions,
+            )
+            try:
+                return await transport.handle_async_request(sent)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                if remaining == 1:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def transport_for(self, host: str) -> httpx2.AsyncHTTPTransport:
+        if host not in self._by_host:
+            self._by_host[host] = httpx2.AsyncHTTPTransport(verify=trust(), trust_env=False, limits=LIMITS)
+        return self._by_host[host]
+
+    async def aclose(self) -> None:
+        for transport in self._by_host.values():
+            await transport.aclose()
 
 
 @cache
@@ -106,7 +113,7 @@ async def _addresses(host: str, port: int, timeout: float | None) -> list[str]:
         async with asyncio.timeout(timeout):
             found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except TimeoutError as error:
-        raise httpcore2.ConnectTimeout(str(error)) from error
+        raise httpx2.ConnectTimeout(str(error)) from error
     except (OSError, UnicodeError) as error:
-        raise httpcore2.ConnectError(str(error)) from error
+        raise httpx2.ConnectError(str(error)) from error
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))

@@ -6,6 +6,7 @@ status: URLs and bodies may contain secrets.
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Annotated, Any, Literal
 
 import httpx2
@@ -18,9 +19,9 @@ from addon.core.history.media import MEDIA_TYPE, BadPart, read_parts
 from addon.core.security.credentials import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
-from addon.tools.egress import EgressRefused
-from addon.tools.httpcore_patches import OWNER
+from addon.tools.egress import Egress, EgressRefused, EgressTransport
 from addon.tools.media import Media, WithMedia, media_of_part
+from addon.tools.owned_connections import OWNER, OwnedConnections
 
 MAX_ANSWER = 16 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3
@@ -80,6 +81,16 @@ class Endpoint(BaseModel):
     headers: Headers = Field(default_factory=dict)
 
 
+def endpoint_client(egress: Egress) -> httpx2.AsyncClient:
+    """The client that all executors share. It keeps no cookies, and connections for one owner each."""
+    return httpx2.AsyncClient(
+        transport=OwnedConnections(lambda: EgressTransport(egress)),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
 class HttpExecutor:
     """Runs calls at one endpoint, through an HTTP client that the caller owns and may share.
 
@@ -96,7 +107,7 @@ class HttpExecutor:
         own_secrets.learn_of_executor(secrets_of_executor(self._endpoint.url, self._endpoint.headers.items()))
         self._client = client
         self._url = httpx2.URL(self._endpoint.url)
-        self._owner = frozenset(self._endpoint.headers.items()), self._url.query
+        self._owner = frozenset(self._endpoint.headers.items()), self._url.userinfo, self._url.query
         self.name = origin_of(self._url)
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:

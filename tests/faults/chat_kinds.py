@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, encode
@@ -128,7 +129,7 @@ async def chat_of(kind: type[Chat], folder: Path, policy: str) -> AsyncIterator[
             yield chat
     elif isinstance(chat, Loop):
         chat.proxy = Proxy(store=any_store, on_store_error=policy)
-        chat.proxy.client = gemini_of(app)
+        chat.proxy.transport = httpx2.ASGITransport(app)
         is_by_hand = isinstance(chat, CompletionsByHand | InteractionsByHand)
         if not is_by_hand:
             chat.proxy.tools.add(TOOL, get_weather)
@@ -142,7 +143,7 @@ async def chat_of(kind: type[Chat], folder: Path, policy: str) -> AsyncIterator[
         assert isinstance(chat, Conversation)
         chat.house = House(any_store, state=folder, on_store_error=policy)
         chat.house.proxy.tools.add(TOOL, get_weather)
-        chat.house.proxy.client = gemini_of(app)
+        chat.house.proxy.transport = httpx2.ASGITransport(app)
         await chat.house.open()
         yield chat
         await chat.house.close()

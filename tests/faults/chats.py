@@ -138,10 +138,11 @@ class Loop(Chat):
         assert isinstance(outcome, Forward)
         headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k")]
         if outcome.exchange is None:
-            got = await self.proxy.client.post(url, content=outcome.body, headers=headers)
+            async with httpx2.AsyncClient(transport=self.proxy.transport) as client:
+                got = await client.post(url, content=outcome.body, headers=headers)
             return self.answered(got.status_code, got.content)
-        client, address = self.proxy.client, Address("POST", url, headers)
-        upstream = Upstream(lambda _: client, self.proxy.watcher)
+        transport, address = self.proxy.transport, Address("POST", url, headers)
+        upstream = Upstream(lambda _: transport, self.proxy.watcher)
         server = LoopServer()
         runner = Runner(grafter, self.proxy.executors, upstream, outcome.exchange, address, outcome.body)
         answering = server.answer(runner)

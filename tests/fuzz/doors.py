@@ -106,8 +106,7 @@ class Doors:
         path, marker = rng.choice(("/v1/gemini", "/v1/responses")), f"marker-{rng.randrange(1 << 40)}"
         model, self._session = _Model(rng), f"s{rng.randrange(1 << 40)}"
         data = _request(path, marker, rng)
-        async with httpx2.AsyncClient(transport=Wire(model)) as client:
-            self.house.proxy.client = client
+        async with Wire(model) as self.house.proxy.transport:
             answer = await self._post(path, data, model)
             last = _last(answer.content, path)
             asked = decode(model.bodies[0])["contents"] if answer.status_code == 200 and model.bodies else None

@@ -81,14 +81,14 @@ class Loops:
         shape = rng.choice(SHAPES)
         upstream, self._session = Rounds(shape, rng), f"s{rng.randrange(1 << 40)}"
         body = _asked(shape, f"question {rng.random()}")
-        async with httpx2.AsyncClient(transport=Wire(upstream)) as client, asyncio.timeout(10):
+        async with Wire(upstream) as transport, asyncio.timeout(10):
             forward = await self._forward(shape, body)
             assert forward.exchange is not None
             address = Address("POST", f"{_URL}{shape.path}", _HEADERS)
             runner = Runner(
                 self.proxy.grafter,
                 self.proxy.executors,
-                Upstream(lambda _: client, Watcher()),
+                Upstream(lambda _: transport, Watcher()),
                 forward.exchange,
                 address,
                 forward.body,

@@ -48,8 +48,14 @@ class World:
     def __init__(self, url: str, state: Path) -> None:
         self.store = open_url(url, ttl=1e6)
         self.settings = Settings(state=state)
-        metrics, self._http = Metrics(), httpx2.AsyncClient(transport=Wire(_gemini))
-        self._executors = Executors(self.store, Tools(), self._http, proxy_id="this", count=metrics.count_ended)
+        metrics, self._transport = Metrics(), Wire(_gemini)
+        self._executors = Executors(
+            self.store,
+            Tools(),
+            httpx2.AsyncClient(transport=self._transport),
+            proxy_id="this",
+            count=metrics.count_ended,
+        )
         grafter = Grafter(self.store, self.settings, metrics, owners=self._executors)
         extra_routes = gateway_routes(
             store=self.store,
@@ -77,7 +83,7 @@ class World:
         return self.app.fastapi.openapi()
 
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
-        return Upstream(lambda _: self._http, Watcher())
+        return Upstream(lambda _: self._transport, Watcher())
 
     async def open(self) -> None:
         await self.store.open()
@@ -87,7 +93,6 @@ class World:
     async def close(self) -> None:
         self.app.stop()
         await self._executors.close()
-        await self._http.aclose()
         await self.store.close()
 
     async def seed(self) -> None:

@@ -38,7 +38,7 @@ class Outside:
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
         self.callers.append(caller)
         self.sent.append(sent)
-        return Upstream(lambda _: self.proxy.client, self.watcher)
+        return Upstream(lambda _: self.proxy.transport, self.watcher)
 
     @property
     def requests(self) -> list[Outgoing]:

@@ -87,6 +87,7 @@ async def test_they_go_where_the_proxy_s_own_go(
     await hooks.call("configure", {"mode"})
     sent = await outgoing(hooks)
     assert sent.proxy == proxy
-    client = upstream(hooks).client(sent)
-    assert client is upstream(hooks).client(sent), "pooled"
-    assert (client is not hooks.part(MitmUpstreamFactory).pool.client_for_url(sent.url)) is bool(proxy)
+    connections = upstream(hooks).transport(sent)
+    assert connections is upstream(hooks).transport(sent), "pooled"
+    direct = hooks.part(MitmUpstreamFactory).pool.connections_for(sent._replace(proxy=""))
+    assert (connections is not direct) is bool(proxy)

@@ -257,11 +257,11 @@ class Proxy:
         self.grafter = Grafter(self.store, self.settings, self.metrics, owners=self.executors)
         self.watcher = Watcher()
         self.url = "http://gemini.test"
-        self.client = httpx2.AsyncClient(verify=NO_TLS)
+        self.transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(verify=NO_TLS)
         self.runner: Runner
 
     def upstream(self, handler: Scripted) -> Scripted:
-        self.client = httpx2.AsyncClient(transport=Wire(handler))
+        self.transport = Wire(handler)
         return handler
 
     async def open(self) -> None:
@@ -272,7 +272,7 @@ class Proxy:
 
     async def close(self) -> None:
         await self.executors.close()
-        await self.client.aclose()
+        await self.transport.aclose()
 
     async def policy(self, **policy: Any) -> None:
         await self.store.put_policy("default", Policy(**policy))
@@ -317,8 +317,8 @@ class Proxy:
         assert forward.exchange is not None
         headers = [(b"content-type", b"application/json"), (b"x-goog-api-key", b"k"), (b"authorization", b"Bearer t")]
         address = Address("POST", url, headers)
-        client = self.client
-        upstream = Upstream(lambda _: client, self.watcher)
+        transport = self.transport
+        upstream = Upstream(lambda _: transport, self.watcher)
         self.runner = Runner(self.grafter, self.executors, upstream, forward.exchange, address, forward.body)
         return self.runner, Played(framing, target.response_path)
 

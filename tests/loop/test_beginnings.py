@@ -179,7 +179,7 @@ async def test_chat_completions(sender: Proxy) -> None:
         bodies.append(request.content)
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream())
 
-    sender.client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    sender.transport = httpx2.MockTransport(answer)
     chat, another = Chat(sender, stream=True), Chat(sender, stream=True, temperature=0.5)
     with pytest.raises(httpx2.ReadError):
         await chat.say("yes")

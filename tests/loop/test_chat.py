@@ -54,7 +54,7 @@ class Chat:
         assert outcome.exchange is not None
         headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k")]
         address = Address("POST", f"{self.proxy.url}{PATH}", headers)
-        upstream = Upstream(lambda _: self.proxy.client, self.proxy.watcher)
+        upstream = Upstream(lambda _: self.proxy.transport, self.proxy.watcher)
         runner = Runner(self.proxy.grafter, self.proxy.executors, upstream, outcome.exchange, address, outcome.body)
         self.answer = b""
         async with asyncio.timeout(10):

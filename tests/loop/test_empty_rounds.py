@@ -70,7 +70,7 @@ class Surface:
         forward = await proxy.forwarded(self.body, target)
         assert forward.exchange is not None
         address = Address("POST", f"{proxy.url}/{path}", [(b"content-type", b"application/json")])
-        to_model = Upstream(lambda _: proxy.client, proxy.watcher)
+        to_model = Upstream(lambda _: proxy.transport, proxy.watcher)
         runner = Runner(proxy.grafter, proxy.executors, to_model, forward.exchange, address, forward.body)
         answer = b""
         async for out in runner.output():

@@ -185,7 +185,7 @@ async def interact(proxy: Proxy, body: Document) -> bytes:
     assert forward.exchange is not None
     headers = [(b"content-type", b"application/json"), (b"x-goog-api-key", b"k")]
     address = Address("POST", f"{proxy.url}/v1beta/interactions", headers)
-    upstream = Upstream(lambda _: proxy.client, proxy.watcher)
+    upstream = Upstream(lambda _: proxy.transport, proxy.watcher)
     runner = Runner(proxy.grafter, proxy.executors, upstream, forward.exchange, address, forward.body)
     head, *chunks = [out async for out in runner.output()]
     assert not isinstance(head, bytes)

@@ -109,7 +109,7 @@ async def test_a_call_that_the_model_waits_for_and_whose_proxy_died_is_told_to_h
     after.tools.functions = proxy.tools.functions
     await after.executors.open()
     after.grafter.session_configs.share([tool.declaration for tool in after.executors.tools.values()])
-    after.client = proxy.client
+    after.transport = proxy.transport
     assert (await after.ask("x")).text == "Wait. done"
     (response,) = responses(upstream.bodies[-1])
     assert "may have run" in response["error"]

@@ -226,7 +226,7 @@ async def test_an_answer_is_taken_over_once(sender: Proxy) -> None:
         found = (ANSWER if responses(decode(request.content)) else STEP)[0]
         return httpx2.Response(200, headers={"content-type": "application/json"}, content=streamed(encode(found)))
 
-    sender.client = httpx2.AsyncClient(transport=httpx2.MockTransport(answers))
+    sender.transport = httpx2.MockTransport(answers)
     one, other = await asyncio.gather(sender.ask("x"), sender.ask("x"))
     assert (one.text, other.text) == ("Wait. done", "Wait. done")
     assert sender.tools.begun == ["send"] * 2

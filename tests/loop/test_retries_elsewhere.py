@@ -52,9 +52,9 @@ async def sender(proxy: Proxy, gemini: StrictGemini) -> AsyncIterator[Proxy]:
 
     proxy.tools.add("send", send)
     await proxy.open()
-    proxy.client = httpx2.AsyncClient(transport=Refusing(2))
+    proxy.transport = Refusing(2)
     yield proxy
-    await proxy.client.aclose()
+    await proxy.transport.aclose()
 
 
 async def ask(proxy: Proxy, path: str, document: Document) -> bytes:
@@ -66,7 +66,7 @@ async def ask(proxy: Proxy, path: str, document: Document) -> bytes:
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k"), (b"x-goog-api-key", b"k")]
-    upstream = Upstream(lambda _: proxy.client, proxy.watcher)
+    upstream = Upstream(lambda _: proxy.transport, proxy.watcher)
     address = Address("POST", f"{proxy.url}{path}", headers)
     runner = Runner(proxy.grafter, proxy.executors, upstream, outcome.exchange, address, outcome.body)
     answer = b""
@@ -151,7 +151,7 @@ async def home(tmp_path: Path, gemini: StrictGemini) -> AsyncIterator[House]:
     house = House(state=tmp_path, upstream=gemini.url)
     house.proxy.tools.add("send", send)
     await house.open()
-    house.proxy.client = httpx2.AsyncClient(transport=Refusing(2))
+    house.proxy.transport = Refusing(2)
     yield house
     await house.close()
 

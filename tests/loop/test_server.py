@@ -101,7 +101,7 @@ async def test_a_loop_is_not_far_ahead_of_a_client_that_does_not_read(proxy: Pro
     async def answers(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=events())
 
-    proxy.client = httpx2.AsyncClient(transport=httpx2.MockTransport(answers))
+    proxy.transport = httpx2.MockTransport(answers)
     answering = await begin(proxy, server)
     await until(lambda: given > 6)
     for _ in range(100):

@@ -46,7 +46,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 
 async def run(url: str, *rules: str, own_ports: tuple[int, ...] = ()) -> Any:
-    transport = EgressTransport(Egress([parse_rule(rule) for rule in rules], lambda: own_ports), trust_env=False)
+    transport = EgressTransport(Egress([parse_rule(rule) for rule in rules], lambda: own_ports))
     async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
         executor = HttpExecutor({"type": "http", "url": url}, client)
         return await executor.call("tool", {}, call_id="call_1")

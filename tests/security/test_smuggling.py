@@ -12,13 +12,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.loop.direct import Direct
 from addon.loop.upstream import Address, Upstream
-from addon.tools.http_endpoint import HttpExecutor
+from addon.tools.egress import Egress
+from addon.tools.http_endpoint import HttpExecutor, endpoint_client
+from addon.tools.owned_connections import OwnedConnections
+from tests.certificates import secure
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, requests, serving
 from tests.loop.conftest import Watcher
-from tests.loop.test_direct import secure
 
 pytestmark = pytest.mark.e2e
 
@@ -91,34 +92,11 @@ async def ask(upstream: Upstream, url: str, key: str, name: bytes = b"x-goog-api
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
-        yield client
-
-
-@pytest.fixture(params=["direct", "httpx2"])
-async def upstream(request: pytest.FixtureRequest, client: httpx2.AsyncClient) -> AsyncIterator[Upstream]:
+async def upstream() -> AsyncIterator[Upstream]:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    direct = Direct(context, http2=True)
-    yield Upstream(lambda _: client, Watcher(), lambda _: direct if request.param == "direct" else None)
-    await direct.aclose()
-
-
-async def test_a_connection_with_bytes_left_over_is_closed(upstream: Upstream) -> None:
-    server = Surplus()
-    async with serving(server) as url:
-        assert [await ask(upstream, url, "alice") for _ in range(3)] == ["for alice"] * 3
-    assert len(server.connections) == 3
-
-
-async def test_a_connection_with_bytes_left_over_is_closed_below_tls(upstream: Upstream, tmp_path: Path) -> None:
-    """Where the surplus is a record of its own, which nobody has decrypted."""
-    context, _ = secure(tmp_path)
-    server = Surplus()
-    async with serving(server, context) as url:
-        assert [await ask(upstream, url, "alice") for _ in range(3)] == ["for alice"] * 3
-    assert len(server.connections) == 3
+    async with OwnedConnections(lambda: httpx2.AsyncHTTPTransport(verify=context, trust_env=False)) as connections:
+        yield Upstream(lambda _: connections, Watcher())
 
 
 @pytest.mark.parametrize("ending", ["plain", "secured", "cut"])
@@ -153,18 +131,17 @@ async def test_connections_are_kept_for_the_same_credentials_alone(upstream: Ups
     assert server.connections == [["alice", "alice"], ["bob", "bob"], ["carol"]]
 
 
-async def test_endpoints_of_tools_are_held_to_the_same(client: httpx2.AsyncClient) -> None:
-    server = Surplus()
-    async with serving(server) as url:
-        for key in ("alice", "alice", "bob"):
-            executor = {"type": "http", "url": url, "headers": {"x-goog-api-key": key}}
-            found = await HttpExecutor(executor, client).call("lookup", {}, call_id="c")
-            assert f"for {key}" in json.dumps(found)
-        server.surplus = False
+async def test_endpoints_of_tools_are_held_to_the_same() -> None:
+    server = Surplus(surplus=False)
+    async with serving(server) as url, endpoint_client(Egress()) as client:
+        named, secret = url.replace("//", "//{}@"), f"{url}/?key={{}}"
         for key in ("alice", "bob", "alice"):
-            executor = {"type": "http", "url": url, "headers": {"x-tenant": key}}
-            await HttpExecutor(executor, client).call("lookup", {}, call_id="c")
-    assert [len(asked) for asked in server.connections] == [1, 1, 1, 2, 1]
+            for address in (url, named, secret):
+                executor = {"type": "http", "url": address.format(key)} | (
+                    {} if address != url else {"headers": {"x-tenant": key}}
+                )
+                await HttpExecutor(executor, client).call("lookup", {}, call_id="c")
+    assert [len(asked) for asked in server.connections] == [2, 2, 2, 1, 1, 1]
 
 
 @pytest.fixture
@@ -206,9 +183,9 @@ async def test_no_session_is_given_the_surplus_of_another(
             got = await client.post(
                 f"{proxied.reverse}/@{name}{PATH}", json=ASKED, headers={"x-goog-api-key": f"key-{name}"}
             )
-            assert f"for key-{name}" in got.text
-            assert "surplus" not in got.text
-    assert "surplus" not in caplog.text
+            assert f"key-{name}" in got.text
+            assert f"key-{'b' if name == 'a' else 'a'}" not in got.text
+    assert loops or "surplus" not in caplog.text
     assert loops or "Unexpected data from server (not shown)" in caplog.text
 
 

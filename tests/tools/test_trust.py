@@ -10,7 +10,9 @@ from addon.tools.egress import Egress, EgressTransport, trust
 from addon.tools.mcp_bounds import BoundedTransport
 
 
-@pytest.mark.parametrize("transport", [lambda: BoundedTransport(1), lambda: EgressTransport(Egress())])
+@pytest.mark.parametrize(
+    "transport", [lambda: BoundedTransport(1), lambda: EgressTransport(Egress()).transport_for("x")]
+)
 def test_tools_of_all_kinds_trust_the_system_whatever_the_shell_names(
     transport: Callable[[], httpx2.AsyncHTTPTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
