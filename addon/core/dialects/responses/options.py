@@ -34,6 +34,7 @@ _LEVELS = ("minimal", "low", "medium", "high")
 # Field → the values without effect, and why others are not supported.
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "access_programs": (({},), "access programs are OpenAI's"),
+    "background_options": (({}, {"completion_window": "soonest"}), "a background response is made at once"),
     "context_management": (([],), "a history is always sent whole"),
     "image": (({}, {"context_compression": "auto"}), "Gemini has no such setting"),
     "moderation": ((), "Gemini has its own moderation"),

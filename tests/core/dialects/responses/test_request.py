@@ -110,6 +110,7 @@ def test_options_become_a_generation_config(given: dict[str, Any], config: dict[
 NEUTRAL: dict[str, Any] = {
     "access_programs": {},
     "background": False,
+    "background_options": {"completion_window": "soonest"},
     "context_management": [],
     "image": {"context_compression": "auto"},
     "include": ["reasoning.encrypted_content"],

@@ -151,6 +151,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a cache with marks": ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options", "implicit"),
     "moderation": ({"moderation": {"model": "m"}}, "moderation", "own"),
     "compacted histories": ({"context_management": [{"type": "compaction"}]}, "context_management", "whole"),
+    "background windows": ({"background_options": {"completion_window": "2h"}}, "background_options", "at once"),
     "compressed images": ({"image": {"context_compression": "enabled"}}, "image", "auto"),
     "programs": ({"access_programs": {"cyber": "standard"}}, "access_programs", "OpenAI"),
     "a user that is no string": ({"user": 7}, "user", "string"),
