@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 OWN = ("addon", "store", "toolgraft")
-LOADED = {"wsproto", "aiohttp"}  # by uvicorn for the strict local Gemini; for the requests of loops
+LOADED = {"wsproto"}  # by uvicorn for the strict local Gemini
 
 
 @functools.cache
