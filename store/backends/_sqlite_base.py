@@ -98,20 +98,15 @@ class SqliteBase(Waits):
                 if found := files.damage(self._db):
                     raise ValueError(files.damaged(found))
                 files.begin_history(self._db)
-            self._last_event = self._stored_last_event()
-            meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
-            self.secret, self.epoch = meta["secret"], meta["epoch"]
-            if not self.read_only:
-                log = files.wal_of(self.path)
-                self._files = {file: files.identity(file) for file in (self.path, log)}
-            self._lost_event = int(meta.get("lost_event", 0))
-            self._resume_clocks(meta.get("clock"))
+            self._load()
             if not self.read_only:
                 self._take_over_notes()
                 self._settle_unreadable()
+                log = files.wal_of(self.path)
                 if self.durability == "power":
                     self._log = disk.File(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
                     self._safe = self._db.total_changes
+                self._files = {file: files.identity(file) for file in (self.path, log)}
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
             cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
@@ -121,6 +116,14 @@ class SqliteBase(Waits):
         except BaseException:
             await self.close()
             raise
+
+    def _load(self) -> None:
+        """What the database says of itself."""
+        self._last_event = self._stored_last_event()
+        meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
+        self.secret, self.epoch = meta["secret"], meta["epoch"]
+        self._lost_event = int(meta.get("lost_event", 0))
+        self._resume_clocks(meta.get("clock"))
 
     @abc.abstractmethod
     def _take_over_notes(self) -> None: ...
@@ -157,7 +160,7 @@ class SqliteBase(Waits):
     async def close(self) -> None:
         self._waiters.close()
         if self._db:
-            if self.secret and not self.read_only:
+            if self._files:  # it was opened as a whole, and to write
                 files.end_history(self._db)
             self._db.close()
         if self._lock:

@@ -141,6 +141,13 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     return db
 
 
+def connect_memory() -> sqlite3.Connection:
+    """A connection to a new database without a file. Any thread may close it, as a garbage collection does."""
+    db = sqlite3.connect(":memory:", autocommit=True, check_same_thread=False)
+    _migrate(db)
+    return db
+
+
 def create(path: Path, version: int) -> sqlite3.Connection:
     """A new database of that version, without a log. Raises sqlite3.Error, OSError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -80,6 +80,11 @@ def note_time(tx: Transaction, note: ClockNote) -> None:
     tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (note.text(),))
 
 
+def note_lost_event(tx: Transaction, number: int) -> None:
+    """The events up to this number are no longer kept."""
+    tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('lost_event', ?)", (number,))
+
+
 def marks_for(values: Collection[str]) -> str:
     return ",".join("?" * len(values))
 

@@ -1,144 +1,57 @@
-"""The store in this process's memory: nothing outlives the process, and no other process sees it.
+"""The store in this process's memory: SQLite on a connection without a file. Nothing outlives the process, and no other
+process sees it."""
 
-Methods are atomic because they never suspend. Records are private copies: later changes by callers to their own dicts
-have no effect.
-"""
-
-import bisect
-import itertools
+import time
+import weakref
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, Self
+from pathlib import Path
+from typing import Self
 
-import pydantic_core
+from store.backends import _sqlite_file as files
+from store.backends._sqlite_transaction import Transaction, note_lost_event
+from store.backends.sqlite import SqliteStore
 
-from store.backends import _rules as rules
-from store.backends._memory_base import Ledger
-from store.backends._memory_ledger import MemoryLedger
-from store.backends._memory_responses import MemoryResponses
-from store.backends._memory_retries import MemoryRetries, forget_request
-from store.base import BATCH
-from store.models import CachedTools, Event, Page, Policy, Session, Snapshot, Toolset
+MAX_EVENTS = 100_000
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""The number of events that are kept, and their characters: nothing else grows with every write."""
 
 
-class MemoryStore(MemoryLedger, MemoryResponses, MemoryRetries):
+class MemoryStore(SqliteStore):
+    def __init__(self, *, ttl: float = 7 * 24 * 3600, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(":memory:", ttl=ttl, clock=clock)
+        self.path = Path(":memory:")  # for messages
+        self._events = self._event_bytes = 0
+
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
         if url != "memory://":
             raise ValueError("use memory://, with nothing after it")
         return cls(ttl=ttl, clock=clock)
 
-    # --- sessions ---------------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        if self._db is None:
+            self._db = files.connect_memory()
+            weakref.finalize(self, self._db.close)  # a store in memory need not be closed
+            self._events = self._event_bytes = 0
+            self._load()
 
-    async def snapshot(self, session: str) -> Snapshot:
-        self._check_open()
-        record = self._sessions.get(session)
-        return Snapshot(record, record.version if record else -self._deleted.of(session), self.revision(session))
+    def _after_commit(self, tx: Transaction) -> None:
+        super()._after_commit(tx)
+        self._events += len(tx.events)
+        self._event_bytes += sum(len(data) for _, _, _, data, _ in tx.events)
+        if self._events > MAX_EVENTS or self._event_bytes > MAX_EVENT_BYTES:
+            self._drop_events()
 
-    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
-        self._check_open()
-        rules.check_limit(limit)
-        after = rules.name_after(cursor)
-        names = sorted(name for name in self._sessions if name > after)
-        return rules.page_of([(name, self._sessions[name]) for name in names[: limit + 1]], "session.", limit)
-
-    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
-        return self._put_session(name, "session.updated", {"policy": policy}, if_version)
-
-    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
-        return self._put_session(name, "tools.updated", {"toolset": toolset}, if_version)
-
-    def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
-        self._check_open()
-        old = self._sessions.get(name)
-        rules.check_version(old, name, if_version)
-        session = rules.changed(old, name, changes, version=self._last_event + 1, now=self.clock())
-        self._sessions[name] = stored = Session.model_validate_json(session.model_dump_json())
-        self._record((name, kind, stored.masked().model_dump_json()), changed=[name] if "toolset" in changes else [])
-        return stored
-
-    async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
-        self._check_open()
-        rules.check_version(self._sessions.get(name), name, if_version)
-        ledger = self._ledgers.pop(name, None)
-        deleted = [self._sessions.pop(name, None), ledger, self._responses.pop(name, None)]
-        if all(removed is None for removed in deleted):
-            return False
-        self._unsent = {key: answer for key, answer in self._unsent.items() if key[0] != name}
-        if ledger:
-            for entry in ledger.turns.values():
-                for call_id in entry.calls:
-                    del self._calls[call_id]
-        self._keep_events([event for event in self._events if event.session != name])
-        self._record((name, "session.deleted", rules.json_text({"name": name})), changed=[name])
-        self._deleted.note(name, self._last_event)
-        return True
-
-    async def put_cached_tools(self, cached: CachedTools) -> None:
-        self._check_open()
-        stored = CachedTools.model_validate_json(cached.model_dump_json())
-        self._ledgers.setdefault(cached.session, Ledger()).cached[cached.cached_content] = stored
-
-    async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
-        self._check_open()
-        return self._ledger(session).cached.get(cached_content)
-
-    # --- events -----------------------------------------------------------------------------------------------
-
-    async def last_event_id(self) -> str:
-        self._check_open()
-        return rules.event_id(self.epoch, self._last_event)
-
-    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
-        self._check_open()
-        rules.check_limit(limit)
-        number = rules.event_after(after, self.epoch, self._last_event, self._lost_event)
-        first = bisect.bisect_right(self._events, number, key=attrgetter("number"))
-        later = (event for event in itertools.islice(self._events, first, None) if session in (None, event.session))
-        return [
-            Event(
-                event_id=rules.event_id(self.epoch, event.number),
-                session=event.session,
-                type=event.type,
-                data=pydantic_core.from_json(event.data),
-                created_at=event.created_at,
-            )
-            for event in itertools.islice(later, limit)
-        ]
-
-    # --- upkeep -----------------------------------------------------------------------------------------------
-
-    async def expire(self) -> int:
-        self._check_open()
-        if self._clocks.check():
-            return 0
-        horizon = self.clock() - self.ttl
-        deleted = self._expire_responses(horizon)
-        for name, ledger in list(self._ledgers.items()):
-            old = (entry for entry in ledger.turns.values() if entry.turn.created_at < horizon)
-            old_turns = list(itertools.islice(old, BATCH))
-            for entry in old_turns:
-                ledger.drop(entry)
-                ledger.plain |= dict.fromkeys(entry.keys, (self.clock(), b""))
-                forget_request(ledger, entry)
-                for call_id in entry.calls:
-                    del self._calls[call_id]
-                deleted += 1 + len(entry.calls)
-            if old_turns:
-                self._changed(ledger)
-                self._wake((), (), [name])
-            for cached in [c for c in ledger.cached.values() if c.created_at < horizon]:
-                del ledger.cached[cached.cached_content]
-                deleted += 1
-            deleted += self._expire_plain(ledger, horizon)
-            if not ledger.turns and not ledger.cached and not ledger.plain:
-                del self._ledgers[name]
-        self._last_alive = {
-            proxy_id: at for proxy_id, at in self._last_alive.items() if at >= horizon or proxy_id in self._leases
-        }
-        old_events = itertools.takewhile(lambda event: event.created_at < horizon, self._events)
-        number = sum(1 for _ in itertools.islice(old_events, 2 * BATCH))
-        if number:
-            self._lost_event = self._events[number - 1].number
-            self._keep_events(self._events[number:])
-        return deleted + number
+    def _drop_events(self) -> None:
+        """Drop the oldest events, and more than necessary, so that this is not done for each new event."""
+        ((number, size),) = self._rows("SELECT count(*), coalesce(sum(length(data)), 0) FROM event")
+        lost = self._lost_event
+        for event, length in self._each_row("SELECT event_id, length(data) FROM event ORDER BY event_id"):
+            if number <= MAX_EVENTS * 7 // 8 and size <= MAX_EVENT_BYTES * 7 // 8:
+                break
+            lost, number, size = event, number - 1, size - length
+        self._events, self._event_bytes = number, size
+        with Transaction(self) as tx:
+            tx.db.execute("DELETE FROM event WHERE event_id <= ?", (lost,))
+            note_lost_event(tx, lost)
+        self._lost_event = lost

@@ -14,7 +14,7 @@ from store.backends._sqlite_ledger import SqliteLedger
 from store.backends._sqlite_responses import SqliteResponses
 from store.backends._sqlite_retries import SqliteRetries
 from store.backends._sqlite_sessions import SqliteSessions
-from store.backends._sqlite_transaction import Transaction, marks_for, note_time
+from store.backends._sqlite_transaction import Transaction, marks_for, note_lost_event, note_time
 from store.base import BATCH, Store
 from store.models import Document, Event
 
@@ -115,7 +115,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
             ).fetchall()
             lost = max((number for (number,) in events), default=self._lost_event)
             if events:
-                tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('lost_event', ?)", (lost,))
+                note_lost_event(tx, lost)
             deleted += len(events) + self._expire_responses(tx)
         self._lost_event = lost
         for name in names:

@@ -533,8 +533,8 @@ class Server(MemoryStore):
     suspends = True
 
     def lose_marks(self) -> None:
-        for kept in self._unsent.values():
-            kept.broke_off = None
+        assert self._db
+        self._db.execute("UPDATE unsent SET broke_off = NULL")
         assert self.on_reconnected is not None
         self.on_reconnected()
 

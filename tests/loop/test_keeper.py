@@ -22,14 +22,14 @@ class Full(MemoryStore):
     failures = 0.0
 
     async def answer(self, *args: Any, **kwargs: Any) -> tuple[Call, bool]:
-        self._fail()
+        self._fail_at_first()
         return await super().answer(*args, **kwargs)
 
     async def settle(self, *args: Any, **kwargs: Any) -> Call:
-        self._fail()
+        self._fail_at_first()
         return await super().settle(*args, **kwargs)
 
-    def _fail(self) -> None:
+    def _fail_at_first(self) -> None:
         if self.failures > 0:
             self.failures -= 1
             raise StoreUnavailable("the disk is full")

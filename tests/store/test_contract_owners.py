@@ -247,11 +247,10 @@ async def test_a_decision_for_a_proxy_that_is_there_stands(store: Store, clock: 
     assert (await store.decide("one", "c-t1", True)).approval == "approved", "the same again changes nothing"
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_opening_a_store_that_one_process_writes_ends_the_leases_of_all_proxies(
     store: Store, clock: Clock
 ) -> None:
-    if store.suspends:
-        return
     await store.hold("p1", 1000.0)
     await born(store, "t1", proxy_id="p1", owner="loop")
     await store.close()

@@ -194,9 +194,8 @@ async def test_the_answer_of_a_proxy_that_stopped_broke_off_then(store: Store, c
     assert await try_take(store) == "t1"
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_opening_the_store_leaves_what_proxies_had_begun_to_be_taken_over(store: Store, clock: Clock) -> None:
-    if store.suspends:
-        return
     await answering(store)
     await store.answer("one", "c-t1", result="kept")
     await store.close()

@@ -21,13 +21,14 @@ async def store() -> AsyncIterator[MemoryStore]:
 async def test_events_are_bounded_and_a_reader_that_is_behind_is_told(
     store: MemoryStore, name: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"store.backends._memory_base.{name}", most)
+    monkeypatch.setattr(f"store.backends.memory.{name}", most)
     await store.put_policy("first", Policy())
     early = await store.last_event_id()
     for number in range(500):
         await store.put_policy(f"s{number % 3}", Policy())
-        assert len(store._events) <= 120
-        assert store._event_bytes == sum(len(event.data) for event in store._events)
+        assert store._db
+        ((count, size),) = store._db.execute("SELECT count(*), sum(length(data)) FROM event")
+        assert (count if name == "MAX_EVENTS" else size) <= most
     with pytest.raises(CursorLost):
         await store.events(after=early)
     kept = await store.events(after=None, limit=1000)
@@ -40,7 +41,8 @@ async def test_events_are_bounded_and_a_reader_that_is_behind_is_told(
 async def test_an_event_that_is_larger_than_all_that_is_kept_is_not_kept(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.backends._memory_base.MAX_EVENT_BYTES", 10)
+    monkeypatch.setattr("store.backends.memory.MAX_EVENT_BYTES", 10)
     await store.put_policy("s", Policy())
     assert await store.events(after=None) == []
-    assert store._event_bytes == 0
+    await store.put_policy("s", Policy())
+    assert await store.events(after=None) == []
