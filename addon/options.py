@@ -347,6 +347,7 @@ OPTIONS: tuple[Option, ...] = (
 
 REMOVED: dict[str, str] = {
     "completion": "use `toolgraft --install-completion`, or `--show-completion` for the script",
+    "store trust-clock": "records expire again a day after the clock jumped",
     "store move": "records cannot be moved to another store. Start with an empty one in graft_store; its tools and"
     " sessions come from toolgraft.toml. To copy a store, use `toolgraft backup`, or Redis's own backup",
     "--workers": "run several proxies on one Redis, each with its own state folder and ports (docs/scale.md)",

@@ -411,21 +411,10 @@ class Store(Calls, Responses):
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
-    @property
-    @abc.abstractmethod
-    def clock_doubt(self) -> str:
-        """Why nothing expires: the wall clock jumped by more than an hour, compared with the machine's uptime or with
-        the store's last note. Empty: the clock is trusted. Set by `expire`, and kept until `trust_clock`."""
-
-    @abc.abstractmethod
-    async def trust_clock(self) -> str:
-        """Trust the wall clock from now on. Returns the doubt until now. Records that were written since the clock was
-        last trusted do not expire early because the clock was behind."""
-
     @abc.abstractmethod
     async def expire(self) -> int:
         """Delete turns (with keys and calls), cached tools, responses and events that are older than `ttl` seconds;
-        nothing while the clock is in doubt.
+        nothing for a day after the wall clock jumped by more than an hour, compared with the machine's uptime.
 
         Pending calls are deleted with their turn. A thread of responses is deleted as a whole, with its conversations,
         by the age of its last response. Sessions stay. Returns the number of deleted records (without keys of turns

@@ -9,6 +9,7 @@ import pytest
 
 from store.backends import _sqlite_file, _sqlite_schema
 from store.backends.sqlite import SqliteStore
+from store.base import Store
 
 
 @cache
@@ -27,6 +28,14 @@ def database_in(folder: Path) -> str:
         path.write_bytes(_empty())
         path.chmod(0o600)
     return f"sqlite:///{path}"
+
+
+def notes_in(store: Store) -> int:
+    """The number of notes of turns without calls, in a store in SQLite."""
+    assert isinstance(store, SqliteStore)
+    assert store._db
+    count: int = store._db.execute("SELECT count(*) FROM plain_key").fetchone()[0]
+    return count
 
 
 @pytest.fixture

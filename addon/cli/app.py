@@ -89,7 +89,6 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run)
 app.command("backup")(store.backup)
 app.command("check")(store.check)
 app.command("recover")(store.recover)
-app.add_typer(store.app, name="store")
 app.command("fake-gemini")(fake_gemini.serve)
 app.command("demo")(demo.show)
 

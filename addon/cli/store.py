@@ -1,4 +1,4 @@
-"""Maintenance of the store: `toolgraft backup`, `check`, `recover` and `store …`."""
+"""Maintenance of the store: `toolgraft backup`, `check` and `recover`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +6,6 @@ from typing import Annotated
 import typer
 
 from addon.cli import options, output
-
-app = typer.Typer(help="Maintain a store.", no_args_is_help=True)
-
-
-@app.callback()
-def group() -> None:
-    """Maintain a store."""
-
 
 StoreUrl = Annotated[
     str | None,
@@ -89,26 +81,3 @@ def _path(url: str | None) -> Path:
     from store import care
 
     return care.database_of(url or Settings().store_url)
-
-
-@app.command("trust-clock")
-def trust_clock(url: options.Url = None, as_json: options.Json = False) -> None:
-    """Confirm that the machine's clock is right, so that old records expire again.
-
-    Expiry stops if the clock jumps by more than an hour, compared with the machine's uptime or the time that the store
-    noted last. After this command, records older than graft_ttl are deleted within a minute.
-    """
-    from addon.cli.api import Api
-
-    with Api(url) as api:
-        answer = api.post("/v1/store/trust-clock", {})
-    if as_json:
-        output.print_json(answer)
-    else:
-        print(
-            output.plain(
-                f"the clock is trusted from now on: {answer['doubt']}"
-                if answer["doubt"]
-                else "the clock was trusted already"
-            )
-        )

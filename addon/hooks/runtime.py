@@ -314,16 +314,10 @@ class Runtime:
         return total
 
     async def _expire(self) -> None:
-        doubt = ""
         while True:
             try:
                 if deleted := await self._expire_all():
                     logger.info("%d records older than graft_ttl were deleted", deleted)
-                if (now := self.store.clock_doubt) != doubt:
-                    doubt = now
-                    logger.warning(
-                        "%s: no record expires until you confirm the clock with `toolgraft store trust-clock`", doubt
-                    ) if doubt else logger.info("the clock is trusted: old records expire again")
             except StoreError as error:
                 logger.warning("old records cannot be deleted now: %s", error)
             await asyncio.sleep(_UPKEEP_INTERVAL)

@@ -1,18 +1,18 @@
 """The clocks of a store. Records are dated and expire by the wall clock, which can be set; leases run by the machine's
-uptime, which cannot be set.
-
-A wall clock that disagrees with the uptime, or with the store's last note, is in doubt until a user confirms it: a
-clock that is eight days ahead for a minute would otherwise expire every record.
-"""
+uptime, which cannot be set."""
 
 import json
+import logging
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-MAX_STEP = 3600.0
-"""Seconds by which the wall clock may be wrong before it is in doubt: more than clocks drift while a machine runs."""
+logger = logging.getLogger("toolgraft")
+
+JUMP, PAUSE = 3600.0, 24 * 3600.0
+"""Seconds: by a greater step the wall clock has jumped, and for so long nothing expires then. Otherwise a clock that is
+eight days ahead for a minute would expire every record."""
 
 
 class Now(NamedTuple):
@@ -23,21 +23,14 @@ class Now(NamedTuple):
 
 
 class ClockNote(NamedTuple):
-    """The state for the next process. `seen`: the wall clock when it was last trusted. `offset`, `steady`: the wall
-    clock and steady time minus the uptime. `doubt`: why the clock is not trusted, if it is not."""
+    """The state for the next process. `seen`: the wall clock when records could last expire. `offset`, `steady`: the
+    wall clock and steady time minus the uptime. `paused_until`: in steady time; 0: records can expire."""
 
     boot: str
     seen: float
     offset: float
     steady: float
-    doubt: str = ""
-
-    @classmethod
-    def read(cls, text: str) -> Self | None:
-        try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError):
-            return None
+    paused_until: float = 0.0
 
     def text(self) -> str:
         return json.dumps(self._asdict())
@@ -46,7 +39,8 @@ class ClockNote(NamedTuple):
 class Clocks:
     def __init__(self, wall: Callable[[], float], uptime: Callable[[], float]) -> None:
         self._wall, self._uptime = wall, uptime
-        self.note = self._fresh_note(boot())
+        offset = wall() - uptime()
+        self.note = ClockNote(boot(), wall(), offset, offset)
 
     def now(self) -> Now:
         return Now(self._wall(), self.steady())
@@ -54,41 +48,29 @@ class Clocks:
     def steady(self) -> float:
         return self._uptime() + self.note.steady
 
-    def resume(self, note: ClockNote) -> bool:
+    def resume(self, text: str) -> bool:
         """Continue from the note of an earlier process; False if steady time restarts because the machine was rebooted.
+        Only the wall clock knows how long the machine was off: more than an hour counts as a jump."""
+        known = json.loads(text)
+        was_in_doubt = known.pop("doubt", "")  # noted by an earlier version
+        note, fresh = ClockNote(**known), self.note
+        is_continuous = note.boot == fresh.boot
+        self.note = note if is_continuous else fresh._replace(seen=note.seen, paused_until=note.paused_until)
+        if was_in_doubt or (not is_continuous and abs(fresh.seen - note.seen) > JUMP):
+            self.note = self.note._replace(paused_until=self.steady() + PAUSE)
+        return is_continuous
 
-        Only the wall clock knows how long the machine was off: that time counts as a step."""
-        fresh = self.note
-        if note.boot == fresh.boot:
-            self.note = note
-            return True
-        self.note = fresh._replace(seen=note.seen, doubt=note.doubt)
-        if not note.doubt:
-            self._doubt(fresh.seen - note.seen, "since the store was last in use, and the machine was started since")
-        return False
-
-    def check(self) -> str:
-        """Why the wall clock is not trusted; empty: it is."""
-        if not self.note.doubt:
-            wall = self._wall()
-            self._doubt(wall - self._uptime() - self.note.offset, "compared with the machine's uptime")
-            if not self.note.doubt:
-                self.note = self.note._replace(seen=wall)
-        return self.note.doubt
-
-    def trusted(self) -> ClockNote:
-        """The note to continue with if the wall clock is right."""
-        return self._fresh_note(self.note.boot)._replace(steady=self.note.steady)
-
-    def _fresh_note(self, boot: str) -> ClockNote:
-        wall = self._wall()
+    def checked(self) -> ClockNote:
+        """The note to continue with: nothing expires for a day after a jump of the wall clock."""
+        note, wall = self.note, self._wall()
         offset = wall - self._uptime()
-        return ClockNote(boot, wall, offset, offset)
-
-    def _doubt(self, step: float, why: str) -> None:
-        if abs(step) > MAX_STEP:
-            doubt = f"the clock went {abs(step) / 3600:.1f} h {'ahead' if step > 0 else 'back'} {why}"
-            self.note = self.note._replace(doubt=doubt)
+        if abs(step := offset - note.offset) > JUMP:
+            ahead = "ahead" if step > 0 else "back"
+            logger.warning("the clock went %.1f h %s: no record expires for a day", abs(step) / 3600, ahead)
+            return note._replace(offset=offset, paused_until=self.steady() + PAUSE)
+        if self.steady() < note.paused_until:
+            return note._replace(offset=offset)
+        return note._replace(offset=offset, seen=wall, paused_until=0.0)
 
 
 def boot() -> str:

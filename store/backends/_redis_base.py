@@ -236,16 +236,6 @@ class RedisBase(Store):
         now = self.clock()
         return Now(now, now)
 
-    @property
-    def clock_doubt(self) -> str:
-        return self._clocks.note.doubt
-
-    async def trust_clock(self) -> str:
-        self.check_writable()
-        doubt = self.clock_doubt
-        self._clocks.note = self._clocks.trusted()
-        return doubt
-
     # --- transactions -----------------------------------------------------------------------------------------
 
     @property

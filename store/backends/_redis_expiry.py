@@ -29,7 +29,8 @@ class RedisExpiry(RedisResponses):
     async def expire(self) -> int:
         self.check_writable()
         await self._greet()
-        if self._clocks.check():
+        self._clocks.note = self._clocks.checked()
+        if self._clocks.note.paused_until:
             return 0
         now = self.times().wall
         await self._forget_proxies(now - self.ttl)

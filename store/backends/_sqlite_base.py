@@ -21,7 +21,7 @@ from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends import _sqlite_schema as schema
 from store.backends._changes import Changes, Deletions
-from store.backends._clocks import ClockNote, Clocks
+from store.backends._clocks import Clocks
 from store.backends._sqlite_transaction import Transaction, note_time
 from store.backends._waiters import Waiters
 from store.backends._waits import Waits
@@ -140,11 +140,11 @@ class SqliteBase(Waits):
 
     def _resume_clocks(self, noted: str | None) -> None:
         self._clocks = self._new_clocks()
-        note = ClockNote.read(noted) if noted else None
-        if note is None:  # written by a version without notes
+        if noted is None:  # as in a copy: it was last in use when its last event happened
             rows = self._rows("SELECT created_at FROM event ORDER BY event_id DESC LIMIT 1")
-            note = self._clocks.note._replace(boot="", seen=rows[0][0]) if rows else self._clocks.note
-        is_continuous = self._clocks.resume(note)
+            note = self._clocks.note._replace(boot="")
+            noted = (note._replace(seen=rows[0][0]) if rows else note).text()
+        is_continuous = self._clocks.resume(noted)
         if self.read_only:
             return
         with Transaction(self) as tx:
@@ -152,10 +152,6 @@ class SqliteBase(Waits):
             if not is_continuous:
                 # Leases by the former steady time: limit them to the longest lease from now on.
                 files.cut_leases(tx.db, self._clocks.steady() + LONGEST_LEASE)
-
-    @property
-    def clock_doubt(self) -> str:
-        return self._clocks.note.doubt
 
     async def close(self) -> None:
         self._waiters.close()

@@ -68,24 +68,16 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
-    async def trust_clock(self) -> str:
-        with Transaction(self) as tx:
-            before, after = self._clocks.note, self._clocks.trusted()
-            # Older rows were deleted when the clock was last trusted: these were written since, with a clock that was
-            # behind.
-            oldest = before.seen - self.ttl
-            for table, date in DATED if before.doubt else ():
-                tx.db.execute(f"UPDATE {table} SET {date} = ? WHERE {date} < ?", (tx.now, oldest))
-            note_time(tx, after)
-        self._clocks.note = after
-        return before.doubt
-
     async def expire(self) -> int:
         with Transaction(self) as tx:
-            doubt = self._clocks.check()
-            note_time(tx, self._clocks.note)
-            if doubt:
+            before, after = self._clocks.note, self._clocks.checked()
+            note_time(tx, after)
+            if after.paused_until:
+                self._clocks.note = after
                 return 0
+            # Older rows were deleted before the pause: these were written in it, with a clock that was behind.
+            for table, date in DATED if before.paused_until else ():
+                tx.db.execute(f"UPDATE {table} SET {date} = ? WHERE {date} < ?", (tx.now, before.seen - self.ttl))
             horizon = tx.now - self.ttl
             old = tx.db.execute(
                 "SELECT seq, session FROM turn WHERE created_at < ? LIMIT ?", (horizon, BATCH)
@@ -117,7 +109,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
             if events:
                 note_lost_event(tx, lost)
             deleted += len(events) + self._expire_responses(tx)
-        self._lost_event = lost
+        self._clocks.note, self._lost_event = after, lost
         for name in names:
             self._writes.pop(name)
         self._forget_calls((), names)

@@ -3,11 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from store.backends.memory import MemoryStore
 from store.backends.sqlite import SqliteStore
 from store.base import run_now
 from store.models import Policy
-from tests.cli.conftest import Cli, Proxy
+from tests.cli.conftest import Cli
 
 
 @pytest.fixture
@@ -19,17 +18,6 @@ def database(state: Path) -> Path:
     run_now(store.put_policy("default", Policy()))
     run_now(store.close())
     return path
-
-
-def test_a_clock_in_doubt_is_trusted(cli: Cli, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli("store", "trust-clock").stdout == "the clock was trusted already\n"
-    clock = proxy.store.clock
-    monkeypatch.setattr(proxy.store, "clock", lambda: clock() + 8 * 24 * 3600)
-    assert proxy.run(proxy.store.expire()) == 0
-    assert isinstance(proxy.store, MemoryStore)
-    doubt = proxy.store.clock_doubt
-    assert json.loads(cli("store", "trust-clock", "--json").stdout) == {"doubt": doubt}
-    assert "192.0 h ahead" in doubt
 
 
 def test_the_store_of_the_state_folder_is_copied_checked_and_left_alone(

@@ -38,7 +38,6 @@ def writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "put_toolset",
         "delete_session",
         "save_turn",
-        "trust_clock",
         "sync",
     ):
         noted(name)
@@ -58,7 +57,6 @@ ACKNOWLEDGED = [
     ("DELETE", "/v1/sessions/default/tools", None, "put_toolset"),
     ("DELETE", "/v1/sessions/default", None, "delete_session"),
     ("POST", "/v1/sessions/default/tools/get_weather/try", {}, "save_turn"),
-    ("POST", "/v1/store/trust-clock", {}, "trust_clock"),
 ]
 
 

@@ -49,7 +49,6 @@ OPERATIONS = {
     ("get", "/v1/requests/{request_id}/curl"),
     ("get", "/v1/requests/{request_id}/replay"),
     ("get", "/v1/events"),
-    ("post", "/v1/store/trust-clock"),
     ("post", "/v1/tokens"),
     ("get", "/v1/tokens"),
     ("delete", "/v1/tokens/{token_id}"),

@@ -20,6 +20,7 @@ async def forget(house: House) -> None:
     """A new store with the secret of the old one: as if all records had expired."""
     secret = house.store.secret
     house.store = MemoryStore()
+    await house.store.open()
     house.store.secret = secret
     await house.restart()
 

@@ -14,6 +14,7 @@ from addon.fake_gemini.server import StrictGemini
 from store.base import Store
 from store.models import Toolset
 from tests.control.conftest import Exchange
+from tests.databases import notes_in
 from tests.gateway.conftest import MODEL, House, Scripted, until
 from tests.gateway.test_gemini import WEATHER, answer, calls, text
 from tests.loop.calling import returns
@@ -367,15 +368,14 @@ async def test_the_client_s_part_of_an_ungrafted_stream_is_noted(house: House, b
     upstream = house.upstream([says("Do"), says("ne"), httpx2.ReadError("reset") if breaks else asyncio.Event()])
     config = {"responseMimeType": "application/json"}
     exchange = await begin(house, stream=True, model="gemini-2.5-flash", generationConfig=config)
-    store: Any = house.proxy.store
-    ledgers = store._ledgers
+    store = house.proxy.store
     if not breaks:
         await until(lambda: bool(upstream.bodies))
         await exchange.start()
         assert b"Do" in (await exchange.start())["body"]
-        assert "default" not in ledgers
+        assert not notes_in(store)
         await exchange.leave()
-    await until(lambda: "default" in ledgers and bool(ledgers["default"].plain))
+    await until(lambda: bool(notes_in(store)))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -10,6 +10,7 @@ import pytest
 from mitmproxy import http
 
 from addon.hooks.streams import start
+from tests.databases import notes_in
 from tests.hooks.harness import Hooks, request, response
 from tests.hooks.proxied import Proxied, serving
 from tests.hooks.test_grafting import ASKED, STREAM, event
@@ -40,20 +41,20 @@ async def test_the_client_s_part_of_the_answer_is_noted(
     slow.breaks = breaks
     async with Proxied(tmp_path, url) as proxied, asyncio.timeout(10):
         await proxied.tools("get_weather")
-        ledgers: Any = proxied.runtime.store._ledgers  # type: ignore[attr-defined]
+        store = proxied.runtime.store
         async with proxied.client() as client:
             try:
                 path = f"{proxied.reverse}{DEVELOPER}?alt=sse"
                 async with client.stream("POST", path, json=body) as answer:
                     async for _ in answer.aiter_raw():
-                        assert "default" not in ledgers
+                        assert not notes_in(store)
                         slow.go.set()
                         if not breaks:
                             slow.go.clear()
                             break
             except httpx2.RemoteProtocolError:
                 assert breaks
-        while "default" not in ledgers or not ledgers["default"].plain:  # noqa: ASYNC110 - mitmproxy tells nobody
+        while not notes_in(store):  # noqa: ASYNC110 - mitmproxy tells nobody
             await asyncio.sleep(0.01)
         slow.go.set()
 

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from mitmproxy import http, io
 
+from tests.databases import notes_in
 from tests.hooks.proxied import Proxied, chunk, read_message, serving
 
 pytestmark = pytest.mark.e2e
@@ -138,4 +139,4 @@ async def test_a_turn_that_is_only_noted_streams_too(slow: Slow, url: str, tmp_p
         await proxied.tools("get_weather")
         body = ASKED | {"cachedContent": "cachedContents/1"}
         assert await streamed(proxied, slow, f"{DEVELOPER}?alt=sse", body) == FIRST + LAST
-        assert list(proxied.runtime.store._ledgers["default"].plain)  # type: ignore[attr-defined]
+        assert notes_in(proxied.runtime.store)

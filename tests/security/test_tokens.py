@@ -66,7 +66,6 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/requests/req_1/curl?session=mine", None, {"read"}),
     ("GET", "/v1/requests/req_1/replay?session=mine", None, {"read"}),
     ("GET", "/v1/events?after=x", None, {"read"}),
-    ("POST", "/v1/store/trust-clock", None, set()),
     ("POST", "/v1/tokens", {"scopes": ["read"]}, set()),
     ("GET", "/v1/servers", None, {"read"}),
     ("POST", "/v1/servers/files/restart", None, set()),

@@ -69,7 +69,6 @@ WRITES: dict[str, Write] = {
     "take_answer": lambda store: store.take_answer("one", b"lost", window=60.0, proxy_id="p1"),
     "delete_response": lambda store: store.delete_response("one", "alone"),
     "expire": lambda store: store.expire(),
-    "trust_clock": lambda store: store.trust_clock(),
 }
 
 

@@ -77,7 +77,6 @@ WRITES: dict[str, Callable[[SqliteStore], Coroutine[Any, Any, Any]]] = {
     "drop": lambda store: store.drop("p1"),
     "add_response": lambda store: store.add_response(RESPONSE),
     "expire": lambda store: store.expire(),
-    "trust_clock": lambda store: store.trust_clock(),
     "ping": lambda store: store.ping(),
 }
 

@@ -11,7 +11,6 @@ GROUPS = (
     "turns",
     "requests",
     "events",
-    "store",
     "tokens",
     "mcp",
     "servers",

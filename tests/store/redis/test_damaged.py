@@ -83,7 +83,6 @@ async def test_a_damaged_value_hides_no_other_and_everything_expires(
     now = store.times().wall
     store.clock = lambda: now + 3 * TTL + 4000
     store._clocks = store._new_clocks()
-    await store.trust_clock()
     while await store.expire():
         pass
     names = "turn", "turns", "call", "calls", "response", "node", "document", "given", "unsent", "cached", "thread"
@@ -169,7 +168,6 @@ async def test_a_damaged_event_hides_no_other_and_is_logged_once(
     now = store.times().wall
     store.clock = lambda: now + 2 * TTL
     store._clocks = store._new_clocks()
-    await store.trust_clock()
     while await store.expire():
         pass
     assert (await store.link.run(("XLEN", store.keys.events("one")))) == [0]
@@ -180,7 +178,6 @@ async def test_a_damaged_notice_keeps_nothing_from_expiring(store: RedisStore) -
     now = store.times().wall
     store.clock = lambda: now + 2 * TTL
     store._clocks = store._new_clocks()
-    await store.trust_clock()
     assert await store.expire()
     (left,) = await store.link.run(("XRANGE", store.keys.notices, "-", "+"))
     assert all(float(fields[b"c"]) == pytest.approx(now + 2 * TTL, abs=60) for _, fields in left)
