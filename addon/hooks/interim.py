@@ -19,7 +19,6 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client
 from addon.hooks.destinations import check
 
 _INTERIM = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")  # 101 is an answer
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _CHUNK_END = b"\r\n"
 
 check(Http1Client, "read_headers")
@@ -42,22 +41,7 @@ class ChunkedBody:
     def __init__(self, reader: Any) -> None:
         self.read_eof = reader.read_eof
         self._read = reader
-        self._between_chunks = dict(vars(reader))
         self._next: h11.EndOfMessage | h11.ProtocolError | None = None  # follows the data that was just returned
-
-    def whole_chunks(self, data: bytes) -> bytes:
-        """What these bytes hold, if nothing waits to be read and they are chunks of the plainest form and nothing else;
-        then `__call__` must not get them. Else b""."""
-        if self._next is not None or vars(self._read) != self._between_chunks:
-            return b""
-        at, pieces = 0, []
-        while (size := _CHUNK_SIZE.match(data, at)) is not None:
-            start, end = size.end(), size.end() + int(size[1], 16)
-            if start == end or not data.startswith(_CHUNK_END, end):
-                return b""
-            pieces.append(data[start:end])
-            at = end + len(_CHUNK_END)
-        return b"".join(pieces) if at == len(data) else b""
 
     def __call__(self, buffer: Any) -> Any:
         event, self._next = self._next or self._one(buffer), None

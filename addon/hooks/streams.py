@@ -260,23 +260,11 @@ def _stream_until_over(self: HttpStream, event: Event) -> Generator[commands.Com
         yield from _end(self)
 
 
-def _end(self: HttpStream, _: Event | None = None) -> Generator[commands.Command, Any]:
-    """A state of mitmproxy's layer: whatever comes, the client's answer ends."""
+def _end(self: HttpStream) -> Generator[commands.Command, Any]:
+    """The client's answer ends, whatever else the upstream sends."""
     yield _stop_upstream(self)
     yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
     self.server_state = self.state_errored
-
-
-STREAMING = frozenset({HttpStream.state_stream_response_body, _stream_until_over})
-"""The states in which each piece of an answer passes through the stage, and what comes out goes to the client."""
-
-
-def ends_next(stream: HttpStream) -> bool:
-    """Whether the answer of a stream that has passed a piece on is over. If so, any next event ends it."""
-    if stream.flow not in _is_over or not _is_over[stream.flow]():
-        return False
-    stream.server_state = MethodType(_end, stream)
-    return True
 
 
 def _stop_upstream(stream: HttpStream) -> SendHttp:

@@ -104,7 +104,7 @@ class RedisStore(RedisExpiry, RedisWaits):
         of = self.keys.of
 
         def compute(tx: Transaction) -> bool:
-            session, last = _session(tx, readable=False)
+            session, last = _session(tx)
             rules.check_version(session, name, if_version)
             kept = [key for key in SESSION if key not in ("session", "ledger", "writes")]
             found, call_ids = tx.need(
@@ -234,7 +234,7 @@ def _data(text: str) -> Document:
     return data
 
 
-def _session(tx: Transaction, *, readable: bool = True) -> tuple[Session | None, int]:
+def _session(tx: Transaction) -> tuple[Session | None, int]:
     """The session, and its version or the one at which it was deleted."""
     key = tx.keys.of(tx.session, "session")
     # the record last: one that is newer than its version is a conflict

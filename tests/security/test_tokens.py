@@ -75,7 +75,7 @@ OPERATIONS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/tokens", None, set()),
     ("DELETE", "/v1/tokens/nobody", None, set()),
 ]
-OF_NO_SESSION = ["/metrics", "/v1/sessions", "/v1/store/trust-clock", "/v1/tokens", "/v1/tokens/nobody"]
+OF_NO_SESSION = ["/metrics", "/v1/sessions", "/v1/tokens", "/v1/tokens/nobody"]
 OF_NO_SESSION += ["/v1/config", "/v1/mcp/held", "/v1/mcp/accept"]
 OF_NO_SESSION += ["/v1/servers", "/v1/servers/files/restart"]
 """What a token for one session does not reach, whatever else it may do."""
