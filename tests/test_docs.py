@@ -150,6 +150,16 @@ def test_files_that_pages_name_are_there() -> None:
     assert not missing
 
 
+def test_modules_that_the_architecture_names_are_there() -> None:
+    """By any end of their path, as in `framing/sse.py`."""
+    paths = [
+        f"/{path.relative_to(ROOT)}" for folder in ("addon", "store", "tests") for path in (ROOT / folder).rglob("*")
+    ]
+    named = re.findall(r"`([\w/]+\.(?:py|lua))`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(named) > 100
+    assert [one for one in named if not any(path.endswith(f"/{one}") for path in paths)] == []
+
+
 def test_every_package_of_the_program_is_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     packages = [path.parent for path in ROOT.glob("addon/*/__init__.py")]

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from addon import __main__ as command
+from addon.cli.app import app
 from addon.config_file.reading import ConfigError, load_config
 from addon.options import REMOVED, parse_options
 
@@ -32,6 +35,24 @@ def test_a_removed_flag_or_command_ends_the_start(
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == f"toolgraft: {sentence}"
+
+
+@pytest.mark.parametrize("name", list(REMOVED))  # as they are without the fixture
+def test_what_was_removed_is_refused_and_not_there_any_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["serve", name, "4"] if name.startswith("--") else name.split()
+    monkeypatch.setattr("sys.argv", ["toolgraft", *words])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == f"toolgraft: {name} was removed: {REMOVED[name]}"
+    with pytest.raises(LookupError):
+        find_command(name.split())
+
+
+def find_command(words: Sequence[str]) -> None:
+    """Raises KeyError if there is no such command."""
+    found: Any = get_command(app)
+    for word in words:
+        found = found.commands[word]
 
 
 def test_the_arguments_of_other_programs_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -110,6 +111,23 @@ async def test_a_request_whose_compression_is_not_what_it_says_passes(hooks: Hoo
     flow.request.raw_content = b"this is no gzip"
     await hooks.ask(flow)
     assert flow.request.raw_content == b"this is no gzip"
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+async def test_a_request_that_unpacks_to_more_than_allowed_passes_and_takes_no_memory(
+    encoding: str, pack: Callable[[bytes], bytes], make: Make
+) -> None:
+    hooks = make(max_body=str(1024 * 1024))
+    await hooks.tools("get_weather")
+    flow = request(body=b"", headers={"content-encoding": encoding})
+    flow.request.raw_content = bomb = pack(ASKED + b" " * 64 * 1024 * 1024)
+    tracemalloc.start()
+    try:
+        await hooks.ask(flow)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert (flow.response, flow.request.raw_content) == (None, bomb)
 
 
 SURFACES = [
