@@ -52,6 +52,7 @@ def test_threads_that_the_interpreter_waits_for_at_its_end_are_not_waited_for(
         monkeypatch.setattr(threading, "_SHUTTING_DOWN", True)
     else:
         monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])  # those of other tests' files aside
     with pytest.raises(Exited):
         exiting._end(closed_loop(), list)
     assert "threads of a tool" in capfd.readouterr().err

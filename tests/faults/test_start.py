@@ -303,16 +303,16 @@ async def test_mitmproxys_own_config_yaml_outranks_the_file_and_the_command_line
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[options]\n\nmax_rounds = 0", "{path}:3: max_rounds='0': must be a number from 1 to 100"),
-        ("[options]\nfilter = '~('", "{path}:2: graft_filter='~(': must be a mitmproxy flow filter"),
-        ("[options]\nstore = 'none://'", "{path}:2: graft_store='none://': its scheme is not one of"),
-        ("[options]\nrecord = '/'", "{path}:2: graft_record='/': cannot be written"),
-        ("[options]\ntoken = 'off'\ncontrol = '0.0.0.0:0'", "{path}:2: graft_token: `off` needs a loopback"),
+        ("[options]\n\nmax_rounds = 0", "{path}: options.max_rounds='0': must be a number from 1 to 100"),
+        ("[options]\nfilter = '~('", "{path}: graft_filter='~(': must be a mitmproxy flow filter"),
+        ("[options]\nstore = 'none://'", "{path}: graft_store='none://': its scheme is not one of"),
+        ("[options]\nrecord = '/'", "{path}: graft_record='/': cannot be written"),
+        ("[options]\ntoken = 'off'\ncontrol = '0.0.0.0:0'", "{path}: graft_token: `off` needs a loopback"),
         ("[options]\ntools = ['x.py']", "{folder}/x.py: no such file"),
-        ("x", "{path}:1: not TOML"),
+        ("x", "{path}: not TOML"),
     ],
 )
-async def test_an_error_of_the_file_names_its_line_whoever_finds_it(
+async def test_an_error_of_the_file_names_the_file_whoever_finds_it(
     text: str, message: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TOOLGRAFT_TOKEN", raising=False)
