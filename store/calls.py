@@ -112,13 +112,6 @@ class Calls(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        """The call waits for an approval, and that loop waits for the call. Repeating it changes only the loop.
-
-        A call may also be saved in this state. Raises NotPending; Decided.
-        """
-
-    @abc.abstractmethod
     async def decide(
         self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
     ) -> Call:

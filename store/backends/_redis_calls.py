@@ -315,11 +315,6 @@ class RedisCalls(RedisBase):
     async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
         return await self._change(session, call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
 
-    async def ask_approval(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        return await self._change(
-            session, call_id, lambda call, now: states.awaiting_approval(call, loop_id=loop_id, now=now)
-        )
-
     async def decide(
         self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
     ) -> Call:

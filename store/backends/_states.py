@@ -121,16 +121,6 @@ def started(call: Call, *, loop_id: str, now: Now) -> Call | None:
     return _changed(call, now, status=Status.RUNNING, loop_id=loop_id)
 
 
-def awaiting_approval(call: Call, *, loop_id: str, now: Now) -> Call | None:
-    if call.approval in ("approved", "denied"):
-        raise Decided(call)
-    if call.status is not Status.PENDING:
-        raise NotPending(call)
-    if (call.approval, call.loop_id) == ("waiting", loop_id):
-        return None
-    return _changed(call, now, approval="waiting", loop_id=loop_id)
-
-
 def decided(
     call: Call, *, approved: bool, reason: str, args: Document | None, proxies: Container[str], now: Now
 ) -> Call | None:

@@ -50,7 +50,6 @@ WRITES: dict[str, Write] = {
     "claim": lambda store: store.claim("one", WEATHER, lease=1.0, worker="w"),
     "renew": lambda store: store.renew("one", "c-leased", "w", 0),
     "start": lambda store: store.start("one", "c-t1", loop_id="loop"),
-    "ask_approval": lambda store: store.ask_approval("one", "c-t1", loop_id="loop"),
     "decide": lambda store: store.decide("one", "c-waiting", True),
     "settle": lambda store: store.settle("one", "c-t1", Status.EXPIRED, error="no"),
     "settle_lost": lambda store: store.settle_lost(),

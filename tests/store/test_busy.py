@@ -71,7 +71,6 @@ WRITES: dict[str, Callable[[SqliteStore], Coroutine[Any, Any, Any]]] = {
     "answer": lambda store: store.answer("one", "c-t1", result=1),
     "claim": lambda store: store.claim("one", ["get_weather"], lease=1.0, worker="w"),
     "start": lambda store: store.start("one", "c-t1", loop_id="loop"),
-    "ask_approval": lambda store: store.ask_approval("one", "c-t1", loop_id="loop"),
     "settle": lambda store: store.settle("one", "c-t1", Status.EXPIRED, error="no"),
     "settle_lost": lambda store: store.settle_lost(),
     "drop": lambda store: store.drop("p1"),

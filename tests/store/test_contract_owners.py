@@ -53,9 +53,9 @@ async def test_a_call_of_another_owner_is_no_worker_s(store: Store, owner: str) 
 
 
 async def test_a_call_that_waits_is_run_or_is_final_is_not_released(store: Store) -> None:
-    for turn in ("waiting", "started", "final"):
+    await born(store, "waiting", approval="waiting", loop_id="loop")
+    for turn in ("started", "final"):
         await born(store, turn)
-    await store.ask_approval("one", "c-waiting", loop_id="loop")
     await store.start("one", "c-started", loop_id="loop")
     await store.answer("one", "c-final", result=1)
     for call_id in ("c-waiting", "c-started", "c-final"):
@@ -80,7 +80,6 @@ async def test_a_call_is_found_by_its_id_and_known_in_its_session_alone(store: S
         store.lease_left("two", "c-t1"),
         store.renew("two", "c-t1", "w", 1.0),
         store.start("two", "c-t1", loop_id="loop"),
-        store.ask_approval("two", "c-t1", loop_id="loop"),
         store.decide("two", "c-t1", True),
         store.settle("two", "c-t1", Status.EXPIRED, error="no"),
         store.answer("two", "c-t1", result=1),
@@ -227,8 +226,7 @@ async def test_a_proxy_that_stops_settles_its_own_calls_and_no_others(store: Sto
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_decision_for_a_proxy_that_is_gone_expires_the_call(store: Store, clock: Clock, approved: bool) -> None:
     await store.hold("p1", 10.0)
-    await born(store, "t1", proxy_id="p1", owner="loop")
-    await store.ask_approval("one", "c-t1", loop_id="loop")
+    await born(store, "t1", proxy_id="p1", owner="loop", approval="waiting", loop_id="loop")
     clock.now += 10
     with pytest.raises(ProxyGone) as gone:
         await store.decide("one", "c-t1", approved)
@@ -240,8 +238,7 @@ async def test_a_decision_for_a_proxy_that_is_gone_expires_the_call(store: Store
 
 async def test_a_decision_for_a_proxy_that_is_there_stands(store: Store, clock: Clock) -> None:
     await store.hold("p1", 10.0)
-    await born(store, "t1", proxy_id="p1", owner="loop")
-    await store.ask_approval("one", "c-t1", loop_id="loop")
+    await born(store, "t1", proxy_id="p1", owner="loop", approval="waiting", loop_id="loop")
     assert (await store.decide("one", "c-t1", True)).approval == "approved"
     clock.now += 10
     assert (await store.decide("one", "c-t1", True)).approval == "approved", "the same again changes nothing"

@@ -224,15 +224,7 @@ async def test_a_call_that_is_leased_or_final_is_not_started(store: Store) -> No
 
 
 async def test_a_call_that_waits_for_an_approval_is_run_by_nobody_until_it_has_it(store: Store) -> None:
-    call = await save(store, "t1")
-    waiting = await store.ask_approval("one", "c-t1", loop_id="loop")
-    assert waiting == call.model_copy(
-        update={"approval": "waiting", "loop_id": "loop", "updated_at": waiting.updated_at}
-    )
-    event = (await store.events(after=None))[-1]
-    assert (event.type, event.data) == ("call.updated", waiting.model_dump(mode="json"))
-    assert await store.ask_approval("one", "c-t1", loop_id="loop") == waiting
-    assert await store.last_event_id() == event.event_id
+    waiting = await save(store, "t1", approval="waiting", loop_id="loop")
     assert await claim(store) is None
     with pytest.raises(NotPending):
         await store.start("one", "c-t1", loop_id="loop")
@@ -243,28 +235,17 @@ async def test_a_call_that_waits_for_an_approval_is_run_by_nobody_until_it_has_i
     assert (await store.decide("one", "c-t1", True)).status is Status.RUNNING, "the same again is fine at any time"
     with pytest.raises(Decided):
         await store.decide("one", "c-t1", False)
-    with pytest.raises(Decided):
-        await store.ask_approval("one", "c-t1", loop_id="loop")
 
 
 async def test_an_approved_call_can_be_started(store: Store) -> None:
-    await save(store, "t1")
-    await store.ask_approval("one", "c-t1", loop_id="loop")
+    await save(store, "t1", approval="waiting", loop_id="loop")
     await store.decide("one", "c-t1", True)
     assert (await store.start("one", "c-t1", loop_id="loop")).status is Status.RUNNING
 
 
-async def test_a_call_may_be_saved_as_waiting_and_a_loop_comes_later(store: Store) -> None:
-    await store.save_turn(a_turn("t1"), [a_call("c1", "t1", approval="waiting", **WORKERS)])
-    assert await claim(store) is None
-    assert (await store.ask_approval("one", "c1", loop_id="loop")).loop_id == "loop"
-    assert (await store.decide("one", "c1", True)).approval == "approved"
-
-
 async def test_a_call_is_approved_with_other_arguments_and_its_result_says_so(store: Store, clock: Clock) -> None:
     for turn in ("t1", "t2", "t3"):
-        await save(store, turn)
-        await store.ask_approval("one", f"c-{turn}", loop_id="loop")
+        await save(store, turn, approval="waiting", loop_id="loop")
     asked = (await store.call("one", "c-t1")).args
     approved = await store.decide("one", "c-t1", True, args={"city": "Bergen"})
     assert (approved.args, approved.asked_args, approved.model_args) == ({"city": "Bergen"}, asked, asked)
@@ -292,8 +273,7 @@ async def test_a_call_is_approved_with_other_arguments_and_its_result_says_so(st
     ("reason", "error"), [("", "the call was denied"), ("too dear", "the call was denied: too dear")]
 )
 async def test_a_denied_call_is_final_and_says_so(store: Store, reason: str, error: str) -> None:
-    await save(store, "t1")
-    await store.ask_approval("one", "c-t1", loop_id="loop")
+    await save(store, "t1", approval="waiting", loop_id="loop")
     denied = await store.decide("one", "c-t1", False, reason=reason)
     assert (denied.status, denied.approval, denied.error) == (Status.DENIED, "denied", error)
     assert await store.decide("one", "c-t1", False) == denied
@@ -307,20 +287,16 @@ async def test_a_denied_call_is_final_and_says_so(store: Store, reason: str, err
 
 async def test_a_call_that_waits_for_no_decision_accepts_none(store: Store) -> None:
     await save(store, "never")
-    await save(store, "expired")
-    await store.ask_approval("one", "c-expired", loop_id="loop")
+    await save(store, "expired", approval="waiting", loop_id="loop")
     await store.settle("one", "c-expired", Status.EXPIRED, error="nobody decided")
     for call_id in ("c-never", "c-expired"):
         for approved in (True, False):
             with pytest.raises(Decided):
                 await store.decide("one", call_id, approved)
-    with pytest.raises(NotPending):
-        await store.ask_approval("one", "c-expired", loop_id="loop")
 
 
 async def test_one_of_two_concurrent_decisions_wins(store: Store) -> None:
-    await save(store, "t1")
-    await store.ask_approval("one", "c-t1", loop_id="loop")
+    await save(store, "t1", approval="waiting", loop_id="loop")
     outcomes = await asyncio.gather(
         *(store.decide("one", "c-t1", approved) for approved in (False, True)), return_exceptions=True
     )
@@ -332,11 +308,10 @@ async def test_a_call_of_a_tool_that_needs_an_approval_is_claimed_with_one_only(
     assert await claim(store, lease=5.0) == "c-before"
     await store.put_toolset("one", Toolset(rules={"get_weather": ToolRules(approval=True)}))
     await save(store, "t1")
-    await save(store, "t2")
+    await save(store, "t2", approval="waiting", loop_id="loop")
     await save(store, "t3", "two")
     assert await claim(store) is None
     assert await claim(store, session="two") == "c-t3", "that session's tool needs none"
-    await store.ask_approval("one", "c-t2", loop_id="loop")
     await store.decide("one", "c-t2", True)
     assert await claim(store) == "c-t2"
     clock.now += 5
@@ -387,7 +362,6 @@ async def test_methods_that_run_calls_refuse_unknown_calls(store: Store) -> None
     for attempt in (
         store.renew("one", "c1", "w1", 1.0),
         store.start("one", "c1", loop_id="loop"),
-        store.ask_approval("one", "c1", loop_id="loop"),
         store.decide("one", "c1", True),
         store.settle("one", "c1", Status.EXPIRED, error="no"),
     ):
@@ -396,13 +370,13 @@ async def test_methods_that_run_calls_refuse_unknown_calls(store: Store) -> None
 
 
 async def test_the_revision_changes_with_every_state_of_a_call(store: Store) -> None:
-    for turn in ("t1", "t2", "t3"):
-        await save(store, turn)
+    await save(store, "t1")
+    await save(store, "t2", approval="waiting", loop_id="loop")
+    await save(store, "t3")
     revisions = [await revision_of(store)]
     for change in (
         lambda: claim(store),
         lambda: store.renew("one", "c-t1", "w1", 60.0),
-        lambda: store.ask_approval("one", "c-t2", loop_id="loop"),
         lambda: store.decide("one", "c-t2", True),
         lambda: store.start("one", "c-t2", loop_id="loop"),
         lambda: store.settle("one", "c-t3", Status.EXPIRED, error="no"),

@@ -89,10 +89,9 @@ async def test_a_call_that_needs_an_approval_comes_once_it_is_approved(
 ) -> None:
     tool = {"name": "get_weather", "executor": {"type": "worker"}, "approval": True}
     await client.put("/v1/sessions/default/tools", json={"tools": [tool]})
-    await capture("c1")
+    await capture("c1", approval="waiting", loop_id="loop")
     async with asyncio.timeout(5):
         waiting = asyncio.ensure_future(claim(client, wait=60))
-        await store.ask_approval("default", "c1", loop_id="loop")
         await settled()
         assert not waiting.done()
         await store.decide("default", "c1", True)
