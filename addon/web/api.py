@@ -136,9 +136,9 @@ def routes_of(tag: str, *, is_public: bool = False) -> APIRouter:
     return APIRouter(tags=[tag], route_class=_Route, dependencies=dependencies, responses={"default": PROBLEM})
 
 
-def reply(value: Any, status: int = 200) -> Response:
+def reply(value: Any) -> Response:
     """A JSON answer from a pydantic model or plain data."""
-    return Response(pydantic_core.to_json(value), status, media_type="application/json")
+    return Response(pydantic_core.to_json(value), media_type="application/json")
 
 
 # --- the OpenAPI document -------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from addon.web import tasks
 from addon.web.uvicorn_limits import BoundedProtocol, Bounds
 
 _BOUNDS = Bounds()
+_GRACE = 1
+"""Seconds that answers have to finish."""
 _CHOOSE = "choose another with --set graft_control=host:port"
 
 
@@ -64,9 +66,9 @@ class StoppableApp(Protocol):
 
 
 class ControlServer:
-    """Serves `app` on `listener`, and closes it at the end. `grace`: seconds that answers have to finish."""
+    """Serves `app` on `listener`, and closes it at the end."""
 
-    def __init__(self, app: StoppableApp, listener: socket.socket, *, grace: int = 1, bounds: Bounds = _BOUNDS) -> None:
+    def __init__(self, app: StoppableApp, listener: socket.socket, *, bounds: Bounds = _BOUNDS) -> None:
         self._app = app
         self._listener = listener
         self.url = url_of(listener)
@@ -85,7 +87,7 @@ class ControlServer:
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=grace,
+                timeout_graceful_shutdown=_GRACE,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +108,7 @@ class ControlServer:
             connection.shutdown()
 
     async def stop(self) -> None:
-        """End long answers, give the others `grace` seconds, and close everything. May be called twice."""
+        """End long answers, give the others a moment, and close everything. May be called twice."""
         self._app.stop()
         if self._task is None:
             self._listener.close()
