@@ -8,7 +8,6 @@ out of it. `name` is the tool's.
 import functools
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,12 +16,13 @@ from jsonschema_rs import RegexOptions, ValidationError, Validator, validator_cl
 
 from addon.core.answers.arguments import MAX_DEPTH
 from addon.core.problems import problem
-from addon.tools.schema_weight import weight
+from addon.tools.schema_weight import Weight, weight
 
 MAX_PROBLEMS = 10
 _MAX_WORK = 2**22  # visits of places in a value: some 100 ms
 _MAX_EXPLAINED = 2**12  # the same, if each of them may be an error
-_CHARACTERS = 64  # of a string that count as one place
+_PER_CHARACTER = 1 / 64  # of a string, in places
+_PER_STATE = 1 / 4  # the same for each state of a pattern, of which few are followed at once as a rule
 _MAX_CHARACTERS = 300  # of a problem
 _MAX_GIVEN = 100  # of the value in it
 _PATTERNS = RegexOptions(size_limit=1024 * 1024)
@@ -38,7 +38,7 @@ class _Schema(NamedTuple):
     """`validator`: None if nothing is checked. `problem`: why the schema cannot be used."""
 
     validator: Validator | None = None
-    weight: int = 0
+    weight: Weight = Weight(0, 0)
     problem: str | None = None
 
 
@@ -53,11 +53,12 @@ def problems(schema: Mapping[str, Any], value: Any, name: str) -> list[str]:
     if found.validator is None:
         return []
     try:
-        if found.weight * _size(value, _CHARACTERS) > _MAX_WORK:
+        visits, states = found.weight
+        if visits * _size(value, max(_PER_CHARACTER, states * _PER_STATE)) > _MAX_WORK:
             return ["the arguments are too large to be checked against the tool's schema"]
         if found.validator.is_valid(value):
             return []
-        if found.weight * _size(value) > _MAX_EXPLAINED:
+        if visits * _size(value) > _MAX_EXPLAINED:
             return ["they are not what the tool's schema says"]
         return [_words(error) for error in islice(found.validator.iter_errors(value), MAX_PROBLEMS)]
     except RecursionError:
@@ -79,8 +80,8 @@ def schema_problem(schema: Mapping[str, Any], name: str) -> str | None:
 @functools.lru_cache(maxsize=1024)
 def _read(text: str, name: str) -> _Schema:
     """Cached: reading a schema costs far more than checking a value."""
-    visits = weight(text)
-    if visits is None:
+    found = weight(text)
+    if found is None:
         _warn(name, "its schema is too complex or refers to other documents, so nothing is checked against it")
         return _Schema()
     schema = json.loads(text)
@@ -90,7 +91,7 @@ def _read(text: str, name: str) -> _Schema:
         try:
             make = validator_cls_for(schema)
             validator = make(schema, pattern_options=_PATTERNS, validate_formats=False, offline=True, mask=_MASK)
-            return _Schema(validator, visits)
+            return _Schema(validator, found)
         except ValidationError as e:
             if getattr(e.kind, "format", None) != "regex":
                 return _Schema(problem=_words(e))
@@ -116,11 +117,11 @@ def _warn(name: str, words: str) -> None:
     _log.warning("the tool %s: %s", name, words, extra=problem("unchecked_schema", tool=name))
 
 
-def _size(value: Any, characters: int = sys.maxsize) -> int:
-    """The number of places in a value. `characters`: how many of a string are one more. Raises RecursionError."""
-    size, level = 0, [value]
+def _size(value: Any, per_character: float = 0) -> float:
+    """The number of places in a value. `per_character`: places for each of a string. Raises RecursionError."""
+    size, level = 0.0, [value]
     for _ in range(MAX_DEPTH + 1):
-        size += len(level) + sum([len(one) // characters for one in level if one.__class__ is str])
+        size += len(level) + per_character * sum([len(one) for one in level if one.__class__ is str])
         inner = [one for one in level if one.__class__ is dict or one.__class__ is list]
         if not inner:
             return size

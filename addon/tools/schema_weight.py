@@ -5,6 +5,7 @@ References that lead out of the schema, and keywords whose work grows faster tha
 
 import functools
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ MAX_WEIGHT = 1024
 _REF_COST = 4  # following a reference
 _MAX_TEXT = 64 * 1024
 _MAX_PATTERNS = 64  # compiling one takes some milliseconds
+_MAX_STATES = 256  # of a pattern: for each character, all of them may have to be followed
 _SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref")
 _SEPARATE = ("properties", "prefixItems", "items", "additionalItems", "additionalProperties")  # one for each place
 _TOGETHER = ("patternProperties", "contains", "propertyNames", "uniqueItems")  # all for the same places
@@ -21,6 +23,7 @@ _UNBOUNDED = frozenset(
     "unevaluatedProperties unevaluatedItems dependentSchemas dependencies $dynamicRef $recursiveRef".split()
 )
 _NAMES = ("$id", "id")  # of a subschema: they change what its references mean
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
 
 
 class _Unbounded(Exception):
@@ -36,25 +39,32 @@ class _Work(NamedTuple):
     recursions: int = 0
 
 
-@functools.lru_cache(maxsize=1024)
-def weight(text: str) -> int | None:
-    """How often each place in a value is visited, at most, when it is checked against this schema (JSON text).
+class Weight(NamedTuple):
+    """`visits`: how often each place in a value is visited, at most, when it is checked. `states`: how many of a
+    pattern are followed for each character, at most."""
 
-    None: there is no bound, or it is more than MAX_WEIGHT, or the schema itself takes long to read.
-    """
+    visits: int
+    states: int
+
+
+@functools.lru_cache(maxsize=1024)
+def weight(text: str) -> Weight | None:
+    """The weight of a schema (JSON text). None: it has no bound or a high one, or takes long to read."""
     if len(text) > _MAX_TEXT or text.lower().count('"pattern') > _MAX_PATTERNS:
         return None
     try:
         schema = json.loads(text)
-        work = _Weigher(schema).weigh(schema, 0)
+        weigher = _Weigher(schema)
+        work = weigher.weigh(schema, 0)
     except (_Unbounded, RecursionError):
         return None
     most = max(work.own, work.below)
-    return most if most <= MAX_WEIGHT else None
+    return Weight(most, weigher.states) if most <= MAX_WEIGHT else None
 
 
 class _Weigher:
     def __init__(self, root: Any) -> None:
+        self.states = 0
         self._root = root
         self._known: dict[int, _Work] = {}
         self._open: dict[int, int] = {}  # the depth in the value at which a schema is being weighed
@@ -69,6 +79,9 @@ class _Weigher:
                 raise _Unbounded
             return _Work(1, recursions=1)
         if any(key in _UNBOUNDED or (key in _NAMES and schema is not self._root) for key in schema):
+            raise _Unbounded
+        self.states = max([self.states, *map(_states, _patterns(schema))])
+        if self.states > _MAX_STATES:
             raise _Unbounded
         self._open[id(schema)] = depth
         same = self._weigh_all(schema, _SAME_VALUE, depth)
@@ -109,3 +122,28 @@ class _Weigher:
             else:
                 return None
         return found
+
+
+def _patterns(schema: dict[str, Any]) -> list[str]:
+    names = schema.get("patternProperties")
+    found = [schema.get("pattern"), *(names if isinstance(names, dict) else ())]
+    return [one for one in found if isinstance(one, str)]
+
+
+def _states(pattern: str) -> int:
+    """How many states, about, a pattern is compiled to: its characters and classes, each as often as it is counted."""
+    outer, states, last = list[int](), 0, 0
+    for token in _TOKEN.finditer(pattern):
+        least, most = token.groups()
+        if least is not None:
+            times = max(int(least[:9]), int((most or "0")[:9]), 1)
+            states += last * (times - 1)
+            last *= times
+        elif token[0] == "(":
+            outer.append(states)
+            states = 0
+        elif token[0] == ")" and outer:
+            last, states = states, outer.pop() + states
+        elif token[0] not in "*+?|^$":
+            states, last = states + 1, 1
+    return sum(outer, states)
