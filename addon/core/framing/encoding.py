@@ -7,7 +7,7 @@ memory, so the output is bounded, and nothing is produced beyond the bound.
 
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Decompress = Callable[[bytes], bytes]
@@ -15,6 +15,9 @@ Decompress = Callable[[bytes], bytes]
 
 _LARGEST = 64 * 1024 * 1024
 """How many bytes are decoded at once."""
+
+_PIECE = 16 * 1024
+"""How many encoded bytes are decoded at once. zlib copies what is left of them after each member."""
 
 
 class BadEncoding(ValueError):
@@ -63,17 +66,19 @@ class _Gzip(_Decoder):
     def __call__(self, chunk: bytes) -> bytes:
         if not chunk and not self._is_over():
             raise BadEncoding(f"the {self.name} body was cut off")
-        out = []
+        pieces = (chunk[start : start + _PIECE] for start in range(0, len(chunk), _PIECE))
+        return b"".join([data for piece in pieces for data in self._decoded(piece)])
+
+    def _decoded(self, chunk: bytes) -> Iterator[bytes]:
         while chunk:
             if self._member is None or self._member.eof:
                 if not (chunk := self._begin(chunk)):
                     break
             try:
-                out.append(self._counted(self._member.decompress(chunk, min(self._rest + 1, _LARGEST))))
+                yield self._counted(self._member.decompress(chunk, min(self._rest + 1, _LARGEST)))
             except zlib.error as error:
                 raise BadEncoding(f"the body is not {self.name}: {error}") from None
             chunk = self._member.unconsumed_tail or self._member.unused_data
-        return b"".join(out)
 
     def _is_over(self) -> bool:
         return self._member is None or self._member.eof

@@ -131,6 +131,13 @@ def test_a_bomb_takes_neither_memory_nor_time(name: str, pack: Pack, size: int) 
         tracemalloc.stop()
 
 
+def test_the_time_for_many_members_grows_with_their_number() -> None:
+    body = gzip.compress(b"") * 150_000
+    begun = time.thread_time()
+    assert undone("gzip", body) == b""
+    assert time.thread_time() - begun < 5  # ten, if the rest of the body is copied for each
+
+
 @pytest.mark.parametrize(("name", "pack"), PACKED)
 def test_output_up_to_the_bound_is_complete(name: str, pack: Pack) -> None:
     assert undone(name, pack(DATA), most=len(DATA)) == DATA
