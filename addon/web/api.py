@@ -43,12 +43,13 @@ CallerDep = Annotated[Access, Depends(_caller)]
 # --- rights ---------------------------------------------------------------------------------------------------------
 
 
-async def _authorized(
-    request: Request, caller: CallerDep, _: Annotated[Any, Security(HTTPBearer(scheme_name="bearer", auto_error=False))]
-) -> None:
+async def _authorized(_: Annotated[Any, Security(HTTPBearer(scheme_name="bearer", auto_error=False))]) -> None:
+    """Marks the routes that need rights, which are checked before FastAPI reads the body."""
+
+
+def _check(caller: Access, route: APIRoute) -> None:
     """The caller has the rights that the route needs. One whose token is for a session uses only routes that keep it
     to the session. Raises Problem (403)."""
-    route: APIRoute = request.scope["route"]
     caller.check(*needs_of(route.endpoint))
     if caller.session is not None and not any(one.call in _OF_A_SESSION for one in _all(route.dependant)):
         raise Problem(403, f"this token is only for the session {caller.session}, and this path belongs to no session")
@@ -111,9 +112,12 @@ class _Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        is_public = all(one.call is not _authorized for one in self.dependant.dependencies)
 
         async def answer(request: Request) -> Response:
             try:
+                if not is_public:
+                    _check(request.scope["access"], self)
                 return await handle(_StrictRequest(request.scope, request.receive))
             except RequestValidationError as error:
                 part = error.errors()[0]["loc"][0]

@@ -139,6 +139,16 @@ async def test_a_token_does_what_its_scope_says_and_nothing_else(
         assert answer.status_code < 500
 
 
+async def test_a_body_is_read_only_for_those_who_may_send_it(client: Client) -> None:
+    token = bearer(await make(client, "ask", session="mine"))
+    for method, path, body, rights in OPERATIONS:
+        if body is not None and "ask" not in rights:
+            answer = await client.request(
+                method, path, content="{", headers=token | {"Content-Type": "application/json"}
+            )
+            assert answer.status_code == 403, (method, path, answer.text)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
