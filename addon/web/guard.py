@@ -58,8 +58,13 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             raise ValueError(f"the control API does not speak {scope['type']}")
+        headers = dict(scope["headers"])
         try:
-            self._check_place(dict(scope["headers"]))
+            self._check_place(headers)
+            if b"transfer-encoding" in headers and b"content-length" in headers:
+                # a balancer may take other bytes for the body, and h11 accepts this
+                words = "Content-Length: not together with Transfer-Encoding"
+                raise Problem(400, words, headers={"Connection": "close"}, field="Content-Length")
         except Problem as problem:
             await refusal(problem, scope)(scope, receive, send)
             return

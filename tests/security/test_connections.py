@@ -111,6 +111,14 @@ async def test_a_head_that_is_too_large_is_refused(connections: Connections, bef
         assert b"HTTP/1.1 431 " in await reader.read()
 
 
+async def test_a_body_of_two_lengths_is_refused_with_all_that_follows(connections: Connections) -> None:
+    head = b"POST /v1/tokens HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n"
+    reader = await connections.open(head + b"0\r\n\r\n" + ASK)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 class TestSlow:
     @pytest.fixture
     def bounds(self) -> Bounds:
