@@ -16,6 +16,8 @@ from addon.web.context import ApiContext
 from store.base import StoreError
 
 _log = logging.getLogger(__name__)
+# it logs each event whole, and mitmproxy enables that: mitmweb would keep thousands of them in memory
+logging.getLogger("sse_starlette").setLevel(logging.WARNING)
 
 KEEP_ALIVE = 15.0
 """Seconds."""

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,17 @@ async def test_events_come_as_they_happen_from_now_on(exchange: Callable[..., An
     call = next(json.loads(block["data"]) for block in blocks if block["event"] == "call.created")
     assert call["call_id"] == "new"
     assert blocks[0]["id"] != blocks[1]["id"]
+
+
+async def test_events_are_not_logged(
+    exchange: Callable[..., Any], capture: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)  # as mitmproxy does
+    stream = exchange("/v1/events")
+    await opened(stream)
+    await capture("call_1", args={"city": "Stavanger"})
+    assert "Stavanger" in "".join([await stream.block() for _ in range(2)])
+    assert "Stavanger" not in caplog.text
 
 
 async def test_a_reader_without_an_event_resumes_where_its_stream_began(
