@@ -98,6 +98,13 @@ for _ = 1, count() do
         redis.call('ZREM', at, entry)
       end
     end
+  elseif name == 'NOTE' then -- key, time, chain: no chain if the key has been noted with another one
+    local known = redis.call('HGET', at, values[1])
+    local chain = values[3]
+    if known and string.sub(known, #values[2] + 1) ~= chain then
+      chain = ''
+    end
+    redis.call('HSET', at, values[1], values[2] .. chain)
   elseif name == 'REVISE' then -- the zset of turns; the zset of writes, how many are kept and for how many seconds; and
     -- the write's turns and keys, '' if they are unknown. A ledger without turns has no revision.
     before = tonumber(redis.call('HGET', at, 'revision')) or 0

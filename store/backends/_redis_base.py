@@ -5,7 +5,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from store.backends import _records as records
@@ -63,33 +63,6 @@ class Primary:
             self._name = name
 
 
-class SharedWait:
-    """Runs a function for callers that come at the same time: once for all who came before it began."""
-
-    def __init__(self, run: Callable[[], Awaitable[None]]) -> None:
-        self._run = run
-        self._running: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
-
-    async def __call__(self) -> None:
-        if self._next is None:
-            self._next = asyncio.ensure_future(self._run_after(self._running))
-            self._next.add_done_callback(_retrieve)
-        await asyncio.shield(self._next)
-
-    async def _run_after(self, running: asyncio.Task[None] | None) -> None:
-        if running is not None:
-            await asyncio.wait({running})
-        self._running, self._next = self._next, None
-        await self._run()
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Its callers may all have been cancelled."""
-    if not task.cancelled():
-        task.exception()
-
-
 class RedisBase(Store):
     suspends: ClassVar[bool] = True
 
@@ -119,7 +92,9 @@ class RedisBase(Store):
         """Of this process's writes."""
         self._has_replicas = False
         self._primary = Primary()
-        self._wait_for_replica = SharedWait(self._ask_replica)
+        self._asking = asyncio.Lock()
+        self._confirmed = 0.0, ""
+        """When replicas were asked last, and why they have not confirmed the writes before it."""
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
@@ -192,13 +167,20 @@ class RedisBase(Store):
 
     async def confirm(self) -> None:
         self.check_open()
-        if not self.read_only and self.durability == "power" and self._has_replicas:
-            try:
-                await self._wait_for_replica()
-            except NotDurable:
-                raise
-            except StoreUnavailable as error:  # since the write, which was made
-                raise NotDurable(str(error)) from error
+        if self.read_only or self.durability != "power" or not self._has_replicas:
+            return
+        written = time.monotonic()
+        async with self._asking:  # one question confirms all writes that came before it
+            asked, doubt = self._confirmed
+            if asked < written:
+                asked, doubt = time.monotonic(), ""
+                try:
+                    await self._ask_replica()
+                except StoreUnavailable as error:  # since the write, which was made
+                    doubt = str(error)
+                self._confirmed = asked, doubt
+        if doubt:
+            raise NotDurable(doubt)
 
     async def _ask_replica(self) -> None:
         # a replica that has this write has all earlier ones

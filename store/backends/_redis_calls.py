@@ -1,5 +1,6 @@
 """Calls in Redis: read, answered, run. A mixin of `RedisStore`."""
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,8 +24,11 @@ _PAGE = 100
 _IDLE = 1.0
 """Seconds after which a session counts as idle that has no calls which somebody runs or waits for."""
 
-_CANDIDATES = 8
-"""The calls of a tool that a claim looks at first."""
+_CANDIDATES = 200
+"""The calls of a tool that a claim looks at. Only those before their approval can stand before others."""
+
+_AT_ONCE = 8
+"""The calls that it reads at once."""
 
 
 def index_call(tx: Transaction, before: Call | None, call: Call, offset: int = 0) -> None:
@@ -69,12 +73,6 @@ def put_parts(tx: Transaction, call: Call) -> None:
     """Store the parts of a call's result, if it has any. Images are compressed already."""
     if (text := media.parts_text(call)) is not None:
         tx.do("HSET", "parts", call.call_id, text)
-
-
-def lost_ids(flat: Sequence[bytes], waits: dict[bytes, bytes], proxies: set[str], steady: float) -> set[bytes]:
-    """The calls that may be lost, of those that workers run and that proxies wait for."""
-    ids = {one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= steady}
-    return ids | {one for one, proxy in waits.items() if proxy.decode() not in proxies}
 
 
 def places_of(flat: Sequence[bytes]) -> list[tuple[bytes, int]]:
@@ -241,46 +239,23 @@ class RedisCalls(RedisBase):
         return await transact(self, session, compute)
 
     def _claimable(self, tx: Transaction, names: Collection[str]) -> Iterable[Call]:
-        """The calls that may be claimed, or settled by a claim, oldest first."""
-        size = _CANDIDATES
-        known: set[bytes] = set()
-        while True:
-            found, is_all = self._candidates(tx, names, size)
-            record = tx.need(("HGET", tx.keys.of(tx.session, "session"), b"record"))[0]
-            session = records.read(Session, values.text_of(record)) if record else None
-            guarded = states.approval_required(session)
-            for call in found:
-                if call.call_id.encode() not in known and states.is_claimable(
-                    call, approval_required=guarded, steady=tx.now.steady
-                ):
-                    yield call
-            if is_all:
-                return
-            known.update(call.call_id.encode() for call in found)
-            size *= 8
-
-    def _candidates(self, tx: Transaction, names: Collection[str], size: int) -> tuple[list[Call], bool]:
-        """Released calls of these tools and those whose lease ran out, oldest first; and whether these are all."""
-        key = tx.keys.of
+        """The calls that may be claimed, or settled by a claim: those whose lease ran out, then the oldest."""
+        of = functools.partial(tx.keys.of, tx.session)
         starts = [values.prefix(name.encode()) for name in dict.fromkeys(names)]
         ranges: list[Command] = [
-            ("ZRANGEBYLEX", key(tx.session, "ready"), *values.within(start), "LIMIT", 0, size) for start in starts
+            ("ZRANGEBYLEX", of("ready"), *values.within(start), "LIMIT", 0, _CANDIDATES) for start in starts
         ]
-        leases: Command = ("ZRANGE", key(tx.session, "lease"), 0, -1, "WITHSCORES")
-        tx.prefetch(*ranges, leases, ("HGETALL", tx.keys.proxies), ("HGET", key(tx.session, "session"), b"record"))
-        found = tx.need(*ranges)
-        is_all = all(len(entries) < size for entries in found)
-        ids = [one for start, entries in zip(starts, found, strict=True) for one in values.ids_of(entries, start)]
-        flat = tx.need(leases)[0]
+        more: list[Command] = [self._leases(tx.session), ("HGET", of("session"), b"record")]
+        tx.prefetch(*ranges, *more, ("HGETALL", tx.keys.proxies))
+        flat, record = tx.need(*more)
         late = [one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady]
-        if not ids and not late:
-            return [], is_all
-        places: Command = ("ZMSCORE", key(tx.session, "calls"), *ids, *late)
-        gets: list[Command] = [("HGET", key(tx.session, "call"), one) for one in (*ids, *late)]
-        tx.prefetch(places, *gets)
-        order = dict(zip((*ids, *late), tx.need(places)[0], strict=True))
-        calls = [call for call in self.records_of(Call, tx.need(*gets)) if call.name in names]
-        return sorted(calls, key=lambda call: float(order[call.call_id.encode()] or 0)), is_all
+        found = zip(starts, tx.need(*ranges), strict=True)
+        places = sorted(entry[len(start) :] for start, entries in found for entry in entries)
+        guarded = states.approval_required(records.read(Session, values.text_of(record)) if record else None)
+        for ids in itertools.batched([*late, *values.ids_of(places, b"")], _AT_ONCE, strict=False):
+            for call in self.records_of(Call, tx.need(*(("HGET", of("call"), one) for one in ids))):
+                if call.name in names and states.is_claimable(call, approval_required=guarded, steady=tx.now.steady):
+                    yield call
 
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
         """Whether a claim of these tools would return a call, or settle one."""
@@ -290,7 +265,7 @@ class RedisCalls(RedisBase):
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         def compute(tx: Transaction) -> float | None:
-            (flat,) = tx.need(("ZRANGE", tx.keys.of(session, "lease"), 0, -1, "WITHSCORES"))
+            (flat,) = tx.need(self._leases(session))
             calls = tx.need(*(("HGET", tx.keys.of(session, "call"), one) for one in flat[::2]))
             left = (
                 states.lease_left(one, steady=tx.now.steady)
@@ -343,11 +318,9 @@ class RedisCalls(RedisBase):
 
     def _proxies(self, tx: Transaction) -> set[str]:
         """The proxies that have a lease."""
-        return self._with_leases(tx.need(("HGETALL", tx.keys.proxies))[0], tx.now.steady)
-
-    def _with_leases(self, leases: dict[bytes, bytes], steady: float) -> set[str]:
-        alive = {name.decode() for name, lease in leases.items() if lease_of(lease)[0] > steady}
-        return alive | {name for name, until in self._own_leases.items() if until > steady}
+        (leases,) = tx.need(("HGETALL", tx.keys.proxies))
+        alive = {name.decode() for name, lease in leases.items() if lease_of(lease)[0] > tx.now.steady}
+        return alive | {name for name, until in self._own_leases.items() if until > tx.now.steady}
 
     def _last_alive(self, tx: Transaction) -> dict[str, float]:
         (found,) = tx.need(("HGETALL", tx.keys.proxies))
@@ -374,29 +347,22 @@ class RedisCalls(RedisBase):
 
     async def _settle_lost(self, proxy_id: str | None = None) -> list[Call]:
         """Settle lost calls, session by session. `proxy_id`: only those of this proxy."""
-        names, leases = await self.link.run(("ZRANGE", self.keys.active, 0, -1), ("HGETALL", self.keys.proxies))
-        steady = self.times().steady
-        proxies, settled = self._with_leases(leases, steady), []
-        for part in itertools.batched((name.decode() for name in names), _PAGE, strict=False):
-            reads = [command for name in part for command in (self._leases(name), self._waiting(name))]
-            found = await self.link.run(*reads)
-            for name, flat, waits in zip(part, found[::2], found[1::2], strict=True):
-                if lost_ids(flat, waits, proxies, steady) or not (flat or waits):
-                    settled += await transact(self, name, lambda tx: self._settle_in(tx, proxy_id))
+        (names,) = await self.link.run(("ZRANGE", self.keys.active, 0, -1))
+        settled = []
+        for name in names:
+            settled += await transact(self, name.decode(), lambda tx: self._settle_in(tx, proxy_id))
         return settled
 
     def _leases(self, session: str) -> Command:
         return "ZRANGE", self.keys.of(session, "lease"), 0, -1, "WITHSCORES"
 
-    def _waiting(self, session: str) -> Command:
-        return "HGETALL", self.keys.of(session, "waiting")
-
     def _settle_in(self, tx: Transaction, proxy_id: str | None) -> list[Call]:
-        reads = self._leases(tx.session), self._waiting(tx.session)
+        reads: list[Command] = [self._leases(tx.session), ("HGETALL", tx.keys.of(tx.session, "waiting"))]
         (active,) = tx.get_scores(tx.keys.active, tx.session.encode(), before=[*reads, ("HGETALL", tx.keys.proxies)])
         flat, waits = tx.need(*reads)
         proxies = self._proxies(tx)
-        ids = lost_ids(flat, waits, proxies, tx.now.steady)
+        ids = {one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady}
+        ids |= {one for one, proxy in waits.items() if proxy.decode() not in proxies}
         if not flat and not waits and active is not None and active < tx.now.wall - _IDLE:
             tx.do_shared("ZREM", tx.keys.active, tx.session)
         if not ids:

@@ -14,8 +14,11 @@ from store.backends._redis_transaction import Stale, Transaction, transact
 from store.base import MATCHES, OutcomeUnknown, TakeOverUnknown
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 
-save_note = functools.cache(lambda: Script("_redis_note.lua"))
 look_up = functools.cache(lambda: Script("_redis_look_up.lua"))
+
+
+type MayTake = Callable[[float | None, str | None], bool]
+"""Whether a retry may take what broke off then at that proxy."""
 
 
 class StoredTurn(NamedTuple):
@@ -115,20 +118,16 @@ class RedisLedger(RedisCalls):
         return fresh
 
     async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        def compute(tx: Transaction) -> None:
+            for number, key in enumerate(dict.fromkeys(keys)):
+                tx.do("NOTE", "plain", key, note(tx.now.wall, b""), b"" if number else chain)
+            tx.do("HSETNX", "ledger", "oldest", repr(tx.now.wall))
+            tx.due(tx.now.wall + 2 * self.ttl)
+            tx.touch((), keys)
+
         self.check_writable()
-        if not keys:
-            return
-        of, wall = self.keys.of, self.times().wall
-        names = [of(session, name) for name in ("plain", "ledger", "turns", "writes")]
-        times = self._life, repr(wall), repr(wall + 2 * self.ttl), session, note(wall, b"")
-        keys = list(dict.fromkeys(keys))
-        reply = await self.link.write(
-            save_note(),
-            [self.keys.number, *names, self.keys.due],
-            [*times, chain, values.MOST_WRITES, values.WRITES_KEPT, values.pack_write((), keys), *keys],
-        )
-        before, after = map(int, reply)
-        self._note_own_write(session, before, after, (), keys)
+        if keys:
+            await transact(self, session, compute)
 
     async def look_up(
         self,
@@ -248,39 +247,58 @@ class RedisLedger(RedisCalls):
         if not request_key or self._delivered.pop(session):
             self.check_open()
             return None
-        start = values.prefix(request_key)
+
+        def take(tx: Transaction, turn_id: str, value: bytes, may_take: MayTake) -> tuple[Turn, list[Call]] | None:
+            old = read_turn(self, value)
+            if (before := old.record) is None or before.delivered or not may_take(before.broke_off, before.proxy_id):
+                return None
+            turn = rules.taken_over(before, proxy_id)
+            put_turn(tx, old, turn)
+            tx.touch([turn_id])
+            return turn, self._take_over_calls(tx, old.calls, self._proxies(tx) | {proxy_id}, proxy_id)
+
+        found = await self._take_from(session, "request", "turn", request_key, window, take)
+        return None if found is None else (found[0], await self._with_parts(found[1]))
+
+    async def _take_from[T](
+        self,
+        session: str,
+        index: str,
+        name: str,
+        key: bytes,
+        window: float,
+        take: Callable[[Transaction, str, bytes, MayTake], T | None],
+    ) -> T | None:
+        """What `take` returns for the first value of the hash `name` that it takes, of those under this key in the
+        index, the newest first."""
+        start = values.prefix(key)
         low, high = values.within(start)
         taken = ""
 
-        def compute(tx: Transaction) -> tuple[Turn, list[Call]] | None:
+        def compute(tx: Transaction) -> T | None:
             nonlocal taken
-            (entries,) = tx.need(("ZREVRANGEBYLEX", tx.keys.of(session, "request"), high, low))
-            if not entries:
-                return None
+            (entries,) = tx.need(("ZREVRANGEBYLEX", tx.keys.of(session, index), high, low))
             ids = values.ids_of(entries, start)
-            tx.prefetch(
-                ("HGETALL", tx.keys.proxies), *(("HGET", tx.keys.of(session, "turn"), turn_id) for turn_id in ids)
+            if not ids:
+                return None
+            tx.prefetch(("HGETALL", tx.keys.proxies), *(("HGET", tx.keys.of(session, name), one) for one in ids))
+            may_take = functools.partial(
+                rules.can_be_retaken,
+                proxies=self._proxies(tx),
+                last_alive=self._last_alive(tx),
+                window=window,
+                steady=tx.now.steady,
             )
-            proxies, now = self._proxies(tx), tx.now
-            for turn_id, value in zip(ids, tx.get("turn", *ids), strict=True):
-                old = read_turn(self, value) if value else None
-                if old is None or old.record is None:
-                    continue
-                if rules.can_be_taken_over(
-                    old.record, proxies=proxies, last_alive=self._last_alive(tx), window=window, steady=now.steady
-                ):
-                    taken = turn_id.decode()
-                    turn = rules.taken_over(old.record, proxy_id)
-                    put_turn(tx, old, turn)
-                    tx.touch([taken])
-                    return turn, self._take_over_calls(tx, old.calls, proxies | {proxy_id}, proxy_id)
+            for one, value in zip(ids, tx.get(name, *ids), strict=True):
+                taken = one.decode()
+                if value is not None and (found := take(tx, taken, value, may_take)) is not None:
+                    return found
             return None
 
         try:
-            found = await transact(self, session, compute)
+            return await transact(self, session, compute)
         except OutcomeUnknown as error:
             raise TakeOverUnknown(str(error), taken) from error
-        return None if found is None else (found[0], await self._with_parts(found[1]))
 
     def _take_over_calls(self, tx: Transaction, ids: list[bytes], proxies: set[str], proxy_id: str) -> list[Call]:
         calls = []

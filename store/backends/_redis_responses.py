@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Collection
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple, Self
 
 import pydantic_core
@@ -12,9 +11,9 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
 from store.backends._redis_client import Command, Script
-from store.backends._redis_ledger import RedisLedger
+from store.backends._redis_ledger import MayTake, RedisLedger
 from store.backends._redis_transaction import Transaction, transact
-from store.base import ConversationMoved, OutcomeUnknown, TakeOverUnknown, UnknownResponse
+from store.base import ConversationMoved, UnknownResponse
 from store.models import Document, GivenCall, Response, UndeliveredAnswer
 
 history = functools.cache(lambda: Script("_redis_history.lua"))
@@ -295,37 +294,16 @@ class RedisResponses(RedisLedger):
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
     ) -> tuple[str, Document | None] | None:
-        start = values.prefix(key)
-        low, high = values.within(start)
-        taken = ""
-
-        def compute(tx: Transaction) -> tuple[str, Document | None] | None:
-            nonlocal taken
-            index: Command = ("ZREVRANGEBYLEX", tx.keys.of(session, "unsent_key"), high, low)
-            (entries,) = tx.need(index)
-            if not entries:
+        def take(
+            tx: Transaction, response_id: str, value: bytes, may_take: MayTake
+        ) -> tuple[str, Document | None] | None:
+            unsent = _Unsent.read(value)
+            if unsent is None or not may_take(unsent.broke_off, unsent.proxy_id):
                 return None
-            ids = values.ids_of(entries, start)
-            tx.prefetch(("HGETALL", tx.keys.proxies), *(("HGET", tx.keys.of(session, "unsent"), one) for one in ids))
-            is_available = partial(
-                rules.can_be_retaken,
-                proxies=self._proxies(tx),
-                last_alive=self._last_alive(tx),
-                window=window,
-                steady=tx.now.steady,
-            )
-            for one, value in zip(ids, tx.get("unsent", *ids), strict=True):
-                unsent = None if value is None else _Unsent.read(value)
-                if unsent is not None and is_available(unsent.broke_off, unsent.proxy_id):
-                    taken = one.decode()
-                    tx.put("unsent", one, [key, proxy_id.encode(), b""], unsent.answer)
-                    return taken, unsent.document
-            return None
+            tx.put("unsent", response_id, [key, proxy_id.encode(), b""], unsent.answer)
+            return response_id, unsent.document
 
-        try:
-            return await transact(self, session, compute)
-        except OutcomeUnknown as error:
-            raise TakeOverUnknown(str(error), taken) from error
+        return await self._take_from(session, "unsent_key", "unsent", key, window, take)
 
 
 def _node_or_bare(response_id: bytes, value: bytes) -> Node:

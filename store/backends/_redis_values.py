@@ -46,25 +46,6 @@ _WORDS = (
 """What records often contain, the most frequent last. It is a part of the format: without these very bytes no record
 can be read."""
 
-_FORMER_WORDS = (
-    b'{"config":,"tools":,"args":{"error":"failed","denied","expired","cancelled","running","worker","lease_until":"'
-    b'"steps":1,"visible":1,"rounds":1,"meta":{"responseId":"modelVersion":"gemini-2.5-flash"},"progress":{'
-    b'"response_id":"resp_","previous":null,"conversation":null,"calls":{"items":[{"type":"message","output":['
-    b'{"v":1,"call_id":"call_","session":"default","name":"get_","args":{},"status":"done","owner":"hand","released":fal'
-    b'se,"redeliver":false,"proxy_id":null,"result":{"error":null,"turn_id":"turn_","gemini_id":null,"model":"gemini-3-f'
-    b'lash-preview","surface":"developer","round":0,"index":0,"approval":null,"worker":null,"lease_until":null,"loop_id":'
-    b'null,"created_at":17,"updated_at":17"status":"pending","owner":"loop","result":null,"error":null,'
-    b'{"v":1,"turn_id":"turn_","session":"default","visible":[{"text":"Tool call completed: get_ [turn_"}],"steps":[{'
-    b'"content":{"role":"model","parts":[{"functionCall":{"id":"","name":"get_","args":{}},"thoughtSignature":"","text":"}'
-    b']},"slots":[{"name":"","call_id":"call_"}]}],"delivery":"placeholder","user_key":"","chain":"","pair":"","delivered":fa'
-    b'lse,"bound":true,"model":"gemini-3-flash-preview","surface":"developer","usage":[{"promptTokenCount":1,"candidates'
-    b'TokenCount":1,"totalTokenCount":1}],"request_key":"","proxy_id":null,"broke_off":null,"progress":null,"created_at":17'
-)
-"""Before calls had attempts and media. Records compressed with these are still read."""
-
-_WORDS_BY_ID = {zlib.adler32(words).to_bytes(4): words for words in (_WORDS, _FORMER_WORDS)}
-"""By the id that zlib gives them, at bytes 2 to 6 of what was compressed with them."""
-
 
 def new_stamp() -> bytes:
     return secrets.token_bytes(STAMP)
@@ -114,8 +95,7 @@ def text_of(body: bytes) -> str:
     try:
         if not body.startswith(_COMPRESSED):
             return body.decode()
-        words = _WORDS_BY_ID.get(body[2:6], _WORDS)  # which a record may not need
-        unpacker = zlib.decompressobj(zdict=words)
+        unpacker = zlib.decompressobj(zdict=_WORDS)
         data = unpacker.decompress(body)
         return data.decode() if unpacker.eof else ""
     except (zlib.error, UnicodeDecodeError):
@@ -127,7 +107,7 @@ def prefix(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(_SIZE) + part for part in parts)
 
 
-_PLACE = 16
+PLACE = 16
 """Digits of a place in an index."""
 
 
@@ -136,13 +116,9 @@ def within(start: bytes) -> tuple[bytes, bytes]:
     return b"[" + start + b"0", b"[" + start + b":"  # a place is digits
 
 
-def id_of(entry: bytes, start: bytes) -> bytes:
-    """The id in an entry that begins so."""
-    return entry[len(start) + _PLACE :]
-
-
 def ids_of(entries: Iterable[bytes], start: bytes) -> list[bytes]:
-    return [id_of(entry, start) for entry in entries]
+    """The ids in entries that begin so."""
+    return [entry[len(start) + PLACE :] for entry in entries]
 
 
 # --- the last writes to a session's ledger --------------------------------------------------------------------

@@ -33,32 +33,29 @@ class RedisStore(RedisExpiry, RedisWaits):
 
     async def snapshot(self, session: str) -> Snapshot:
         of = self.keys.of
-        kept = self._sessions.get(session)
-        fields = ["version", "deleted", *([] if kept else ["record"])]
         commands: list[Command] = [
-            ("HMGET", of(session, "session"), *fields),
+            ("HMGET", of(session, "session"), "version", "deleted"),
             ("HGET", of(session, "ledger"), "revision"),
             ("EXISTS", of(session, "request")),
         ]
         changes = self._writes.get(session)
         if changes is not None and changes.revision:
             commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
-        found, number, undelivered, *entries = await self.link.run(*commands)
+        (version, deleted), number, undelivered, *entries = await self.link.run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
-        version, deleted, revision = found[0], int(found[1] or 0), _revision(number)
+        revision = _revision(number)
         self._note_snapshot(session, revision, entries[0] if entries else ())
-        if version is None:
+        kept = self._sessions.get(session)
+        while version is not None and (kept is None or kept[0] != int(version)):
+            ((version, deleted, record),) = await self.link.run(
+                ("HMGET", of(session, "session"), "version", "deleted", "record")
+            )
+            if version is not None:
+                kept = int(version), _readable(session, record)
+                self._sessions.put(session, kept, records.memory_of(len(kept[1].model_dump_json())))
+        if version is None or kept is None:
             self._sessions.pop(session)
-            return Snapshot(None, -deleted, revision)
-        if kept is None or kept[0] != int(version):
-            if kept is not None:  # another process has written it
-                ((version, record),) = await self.link.run(("HMGET", of(session, "session"), "version", "record"))
-                if version is None:
-                    return await self.snapshot(session)
-            else:
-                record = found[2]
-            kept = int(version), _readable(session, record)
-            self._sessions.put(session, kept, records.memory_of(len(kept[1].model_dump_json())))
+            return Snapshot(None, -int(deleted or 0), revision)
         return Snapshot(kept[1], kept[0], revision)
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:

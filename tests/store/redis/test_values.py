@@ -33,11 +33,6 @@ def test_a_damaged_body_is_empty() -> None:
         assert values.text_of(damaged) == ""
 
 
-def test_a_body_with_the_former_words_is_read() -> None:
-    packer = zlib.compressobj(6, zlib.DEFLATED, 13, 6, zlib.Z_DEFAULT_STRATEGY, values._FORMER_WORDS)
-    assert values.text_of(packer.compress(RECORD.encode()) + packer.flush()) == RECORD
-
-
 def test_the_common_words_are_a_part_of_the_format() -> None:
-    digests = [hashlib.sha256(words).hexdigest()[:16] for words in (values._WORDS, values._FORMER_WORDS)]
-    assert digests == ["a4d1b69bd5c92635", "4318e3a271a167fb"], "records written with other words could not be read"
+    digest = hashlib.sha256(values._WORDS).hexdigest()[:16]
+    assert digest == "a4d1b69bd5c92635", "records written with other words could not be read"
