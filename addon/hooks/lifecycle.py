@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ class Lifecycle:
         self._refused = False
 
     def load(self, loader: Loader) -> None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # whoever reads the log through a pipe gets each line at once
         for option in OPTIONS:
             loader.add_option(option.name, option.typespec, option.default, option.help)
         try:
