@@ -66,8 +66,7 @@ _LONG = [pytest.mark.e2e, pytest.mark.long]
     ],
 )
 @pytest.mark.e2e
-@pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("program", ["redis-server", "valkey-server"])
+@pytest.mark.parametrize(("program", "processes"), [("redis-server", 1), ("redis-server", 3), ("valkey-server", 3)])
 async def test_turns_are_told_apart_in_redis_as_in_memory(
     program: str, processes: int, seed: int, chats: int, steps: int, kinds: Sequence[words.Kind], clients: Clients
 ) -> None:
