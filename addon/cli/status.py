@@ -22,8 +22,8 @@ _MOST_TOOLS = 20
 
 
 def status(url: options.Url = None, as_json: options.Json = False) -> None:
-    """Show whether the proxy and its store can be used, MCP servers, tools and sessions, and which calls
-    wait or have failed of late."""
+    """Show whether the proxy and its store can be used, MCP servers, tools and sessions, waiting
+    calls, and calls that failed recently."""
     from addon.cli.api import Api
 
     with Api(url) as api:
@@ -59,7 +59,7 @@ def _tools(api: "Api") -> list[str]:
 
 
 def _failed(api: "Api") -> dict[str, Any]:
-    """The calls that failed of late, oldest first, and whether all failed calls were read."""
+    """The calls that failed recently, oldest first, and whether all failed calls were read."""
     found = list(islice(api.items("/v1/calls", status="failed"), _MOST_READ))
     since = time.time() - _RECENT
     recent = [call for call in found if call["updated_at"] >= since]

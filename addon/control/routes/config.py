@@ -21,7 +21,7 @@ class SettingList(BaseModel):
     items: list[Setting]
 
 
-_EXAMPLE = {"name": "graft_max_rounds", "value": "5", "source": "/home/me/.config/toolgraft/toolgraft.toml:8"}
+_EXAMPLE = {"name": "graft_max_rounds", "value": "5", "source": "/home/me/.config/toolgraft/toolgraft.toml"}
 
 
 @router.get(

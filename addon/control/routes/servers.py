@@ -55,7 +55,7 @@ async def list_servers(api: ApiDep) -> Response:
 )
 async def restart_server(api: ApiDep, caller: CallerDep, server: str) -> Response:
     """The connection to the server ends, and with it the process of a server over stdio; its calls in progress fail.
-    Then the proxy connects anew, and its tools are listed again. The answer comes when the proxy has
+    Then the proxy connects to it again, and lists its tools again. The answer comes when the proxy has
     connected or failed to, after 15 seconds at most."""
     async with api.audit.action(caller, "server.restart", server=server):
         is_known = api.restart_server is not None and await api.restart_server(server)
