@@ -260,7 +260,6 @@ class Link:
         self._client: Any = None
         self._sentinel: redis.Sentinel | None = None
         self._reader: redis.Redis | None = None
-        self._renewals = 0
         self._shapes: dict[str, Callable[[Any], Any]] = {}
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._unused = asyncio.Event()
@@ -288,7 +287,8 @@ class Link:
         address, options = self.address, self._options
         if address.kind == "cluster":
             nodes = [ClusterNode(host, port) for host, port in address.hosts]
-            self._client = redis.RedisCluster(startup_nodes=nodes, **options)
+            # 0: otherwise each fifth MOVED closes all connections, also those that are in use
+            self._client = redis.RedisCluster(startup_nodes=nodes, reinitialize_steps=0, **options)
         elif address.kind == "sentinel":
             each = {name: options[name] for name in ("protocol", "retry", "driver_info")}
             each |= {"socket_timeout": _SENTINEL, "socket_connect_timeout": _SENTINEL}
@@ -405,14 +405,18 @@ class Link:
             host, port = await self._sentinel.discover_master(self.address.service)
             return host, port
         if self.address.kind == "cluster":
-            node = await self._node()
+            node = await self._node(self._client)
             return node.host, int(node.port)
         return self.address.hosts[0]
 
-    async def _node(self) -> ClusterNode:
-        """The cluster's node that has the store, as all its keys have one hash tag."""
-        await self._client.initialize()
-        node: ClusterNode = self._client.get_node_from_key(f"{{{self.address.prefix}}}")
+    async def _node(self, client: redis.RedisCluster, *, again: bool = False) -> ClusterNode:
+        """The cluster's node that has the store, as all its keys have one hash tag. `again`: ask the cluster, even if
+        it has said so before."""
+        await client.initialize()
+        if again:  # closing the client instead would cut the connections of other operations
+            await client.nodes_manager.initialize()
+        if (node := client.get_node_from_key(f"{{{self.address.prefix}}}")) is None:
+            raise RedisClusterException("no node of the cluster has the store's keys")
         return node
 
     async def _repeat(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
@@ -420,9 +424,8 @@ class Link:
         after which the commands may have run."""
         tries = _TRIES[self.address.kind]
         for attempt in range(tries):
-            renewals = self._renewals
             try:
-                replies = await self._exchange(commands)
+                replies = await self._exchange(commands, again=attempt > 0)
                 for reply in replies:
                     if isinstance(reply, _LATER):
                         raise reply
@@ -434,26 +437,20 @@ class Link:
                     unsure.append(error)
                 if attempt == tries - 1 or AuthenticationError in (type(error), type(error.__cause__)):
                     raise
-            if self.address.kind == "cluster" and renewals == self._renewals:
-                await self._renew()  # it learns again which node has the store
             await asyncio.sleep(random.random() * min(_RETRY_PAUSE[1], _RETRY_PAUSE[0] * 2**attempt))
         raise AssertionError("the last try returns or raises")
 
-    async def _renew(self) -> None:
-        """Close all connections: the next operations open others."""
-        self._renewals += 1
-        await self._client.aclose()
-
-    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        if self._client is None:  # closed meanwhile
+    async def _exchange(self, commands: Sequence[Command], *, again: bool = False) -> list[Any]:
+        client = self._client
+        if client is None:  # closed meanwhile
             raise redis.ConnectionError("not open")
         self.round_trips += 1
         if self.address.kind == "cluster":
-            node, pipeline = await self._node(), self._client.pipeline()
+            node, pipeline = await self._node(client, again=again), client.pipeline()
             for command in commands:
                 pipeline.execute_command(*command, target_nodes=node)
             return list(await pipeline.execute(raise_on_error=False))
-        pool = self._client.connection_pool
+        pool = client.connection_pool
         connection = await pool.get_connection()
         replies: list[Any] = []
         try:
@@ -516,7 +513,7 @@ class Link:
         """Whether the server answers over a new connection, and may be asked for the store's keys."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._renew()
+                await self._client.aclose()  # other connections are opened
                 (seconds, rest), reply = await self._exchange([("TIME",), self.probe])
         except (RedisError, RedisClusterException, OSError, TypeError, ValueError):
             return False
