@@ -409,11 +409,10 @@ class Link:
             return node.host, int(node.port)
         return self.address.hosts[0]
 
-    async def _node(self, client: redis.RedisCluster, *, again: bool = False) -> ClusterNode:
-        """The cluster's node that has the store, as all its keys have one hash tag. `again`: ask the cluster, even if
-        it has said so before."""
+    async def _node(self, client: redis.RedisCluster, *, ask_cluster: bool = False) -> ClusterNode:
+        """The node that has the store: all its keys have one hash tag. `ask_cluster`: even if the node is known."""
         await client.initialize()
-        if again:  # closing the client instead would cut the connections of other operations
+        if ask_cluster:  # closing the client instead would cut the connections of other operations
             await client.nodes_manager.initialize()
         if (node := client.get_node_from_key(f"{{{self.address.prefix}}}")) is None:
             raise RedisClusterException("no node of the cluster has the store's keys")
@@ -425,7 +424,7 @@ class Link:
         tries = _TRIES[self.address.kind]
         for attempt in range(tries):
             try:
-                replies = await self._exchange(commands, again=attempt > 0)
+                replies = await self._exchange(commands, ask_cluster=attempt > 0)
                 for reply in replies:
                     if isinstance(reply, _LATER):
                         raise reply
@@ -440,13 +439,13 @@ class Link:
             await asyncio.sleep(random.random() * min(_RETRY_PAUSE[1], _RETRY_PAUSE[0] * 2**attempt))
         raise AssertionError("the last try returns or raises")
 
-    async def _exchange(self, commands: Sequence[Command], *, again: bool = False) -> list[Any]:
+    async def _exchange(self, commands: Sequence[Command], *, ask_cluster: bool = False) -> list[Any]:
         client = self._client
         if client is None:  # closed meanwhile
             raise redis.ConnectionError("not open")
         self.round_trips += 1
         if self.address.kind == "cluster":
-            node, pipeline = await self._node(client, again=again), client.pipeline()
+            node, pipeline = await self._node(client, ask_cluster=ask_cluster), client.pipeline()
             for command in commands:
                 pipeline.execute_command(*command, target_nodes=node)
             return list(await pipeline.execute(raise_on_error=False))
