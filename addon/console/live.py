@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.responses import Response
 
 from addon.console.filled_forms import OrEmpty
@@ -28,7 +29,7 @@ class _Live(RequestsQuery):
     session: OrEmpty[SessionName] = None
     tool: OrEmpty[str] = None
     state: OrEmpty[State] = None
-    limit: int = 50
+    limit: int = Field(50, ge=1, le=1000)
 
 
 @dataclass(frozen=True, slots=True)

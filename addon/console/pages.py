@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic_core
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -83,7 +83,7 @@ class _Calls(CallsQuery):
     since: OrEmpty[Moment] = None
     until: OrEmpty[Moment] = None
     order: Literal["oldest", "newest"] = "newest"
-    limit: int = _PER_PAGE
+    limit: int = Field(_PER_PAGE, ge=1, le=1000)
     cursor: str | None = None
 
 

@@ -212,6 +212,13 @@ async def test_calls_are_searched_by_text_and_time(
     assert "Search further" in html
 
 
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+@pytest.mark.parametrize("name", ["calls", "live"])
+async def test_a_limit_out_of_range_is_refused(name: str, limit: int, page: httpx2.AsyncClient) -> None:
+    answer = await page.get(f"/console/parts/{name}", params={"limit": limit})
+    assert (answer.status_code, answer.json()["field"]) == (422, "limit")
+
+
 async def test_a_page_of_large_items_ends_early_and_goes_on(
     page: httpx2.AsyncClient, store: Store, capture: Capture
 ) -> None:
