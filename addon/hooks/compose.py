@@ -6,7 +6,6 @@ from typing import Any
 import mitmproxy.proxy.layers  # noqa: F401 - registers the hooks of flows
 from mitmproxy import hooks, http
 
-import addon.hooks.interim  # noqa: F401 - replaces methods of mitmproxy
 from addon.hooks.console_commands import ConsoleCommands, commands_of
 from addon.hooks.content_view import add_view
 from addon.hooks.draining import InFlight

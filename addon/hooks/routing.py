@@ -16,7 +16,7 @@ from mitmproxy.tls import ClientHelloData
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.destinations import choose_destination
 from addon.hooks.draining import InFlight
-from addon.hooks.error_replies import refusal, unavailable
+from addon.hooks.error_replies import failed, refusal, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
 from addon.hooks.large_bodies import stream_large
@@ -46,6 +46,7 @@ _OWN_CONTROL = "the proxy does not forward to its own control API"
 _ANY_ADDRESS = ("0.0.0.0", "::")
 _PROXY_HEADERS = (SESSION_HEADER.encode(), b"proxy-authorization")
 _BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
+_INTERIM = (100, 102, 103)
 
 
 @dataclass(slots=True)
@@ -135,6 +136,14 @@ class Routing:
                 _remove_proxy_headers(request)
             return
         self._assign_session(flow, target, prefixed, settings, present)
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        """Over HTTP/1.1 mitmproxy passes an interim answer (1xx) on as if it were the answer, and drops the answer: its
+        client would wait forever."""
+        route, response = self.routes.get(flow), flow.response
+        if route is not None and response is not None and response.status_code in _INTERIM:
+            why = f"the server sent an interim answer ({response.status_code}), which mitmproxy cannot read"
+            flow.response = failed(route.target, why)
 
     async def server_connect(self, data: ServerConnectionHookData) -> None:
         """Refuses a connection to the control API by any other name or address of this machine."""

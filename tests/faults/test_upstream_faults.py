@@ -167,6 +167,10 @@ class Expectation(NamedTuple):
     later: bool = False
     tools: bool = True
 
+    @property
+    def loops(self) -> bool:
+        return self.tools and self.session == "default"
+
     async def outcome(self, proxied: Proxied, framing: str) -> str:
         base = proxied.reverse
         if self.dialect.is_door:
@@ -188,6 +192,9 @@ BROKEN_EVENT = "200, unreadable"
 SURPLUS = ("too long", "a second answer")
 STRICTER = ("compressed and cut", "unknown compression")
 """httpx takes the bytes as they come, or until there are no more; here it is an error where somebody has to read it."""
+UNREAD = ("1xx", "1xx, several", "100", "trailers")
+"""mitmproxy, which sends the requests that no loop sends, reads neither interim answers nor trailers over HTTP/1.1: an
+error instead of the former; after the latter the client waits until it gives up, which is not tried here."""
 
 
 @pytest.fixture
@@ -215,6 +222,8 @@ async def test_a_client_has_what_it_would_have_directly_or_an_error(
     for framing in expected.dialect.paths:
         whole = []
         for name, play in PLAYS.items():
+            if name == "trailers" and not expected.loops:
+                continue
             upstream.play, upstream.later = play, False
             async with proxied.client() as client:
                 direct = await outcome(client, upstream.url, upstreams, framing)
@@ -228,7 +237,7 @@ async def test_a_client_has_what_it_would_have_directly_or_an_error(
                 upstream.play = None
                 await expected.outcome(proxied, framing)
                 await until(lambda: is_idle(proxied))
-        assert len(whole) == 6, whole
+        assert len(set(whole) - set(() if expected.loops else UNREAD)) == (6 if expected.loops else 2), whole
     for framing in expected.dialect.paths:
         upstream.leaves = expected.later
         if not expected.later:
@@ -247,6 +256,8 @@ def is_idle(proxied: Proxied) -> bool:
 
 
 def _fits(way: Expectation, name: str, direct: str, got: str) -> bool:
+    if name in UNREAD and not way.loops:
+        return got in ("error", "whole")
     if direct == "whole":
         return got == ("error" if name in STRICTER and way.tools else "whole")
     if direct == BROKEN_EVENT and got == "200, without an end":

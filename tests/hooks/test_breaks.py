@@ -92,6 +92,16 @@ async def test_a_client_is_told_in_its_own_form_that_the_model_cannot_be_reached
             assert error["message"].startswith("toolgraft: the model cannot be reached: ")
 
 
+async def test_an_interim_answer_is_an_error_that_says_so(breaking: Breaking, url: str, tmp_path: Path) -> None:
+    breaking.written = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" + HEAD
+    async with Proxied(tmp_path, url) as proxied, proxied.client() as client, asyncio.timeout(10):
+        await proxied.tools("get_weather")
+        for session in ("", "/@without-tools"):
+            answer = await ask(proxied, session + GENERATE, client)
+            assert (answer.status_code, answer.json()["error"]["status"]) == (502, "UNAVAILABLE")
+            assert "the server sent an interim answer (103), which mitmproxy cannot read" in answer.text
+
+
 @pytest.mark.parametrize("options", [{}, {"filter": "~u nothing"}])
 async def test_so_it_is_where_there_is_no_connection(options: dict[str, Any], tmp_path: Path) -> None:
     async with Proxied(tmp_path, f"http://127.0.0.1:{free_port()}", **options) as proxied, proxied.client() as client:
