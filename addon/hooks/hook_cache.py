@@ -1,17 +1,15 @@
-"""Looks up the hooks of each event once, instead of at every event.
+"""Looks up the hooks of each event once. mitmproxy asks each of its 36 addons for about twenty hooks per request, which
+few of them have: half of its time. The hooks of mitmproxy's addons and toolgraft's do not change. A script may change
+hooks and `addons`, its own or others', whenever it runs: if one is loaded, mitmproxy dispatches its events itself.
 
-mitmproxy asks each of its 36 addons for the hooks of about twenty events per request, although few addons have any
-given hook. This takes half of its time. Here a table holds the hooks of each event, if all addons are mitmproxy's or
-toolgraft's, whose hooks do not change. A script may change hooks and `addons`, its own or others', whenever it runs: if
-a script is loaded, mitmproxy dispatches its events itself.
-
-`trigger_event` is replaced, and two methods are wrapped to notice an outdated table. This is done in one AddonManager,
-never in the class, and only if a trial shows that mitmproxy calls the same hooks in the same order.
+`trigger_event` is replaced in one AddonManager, never in the class, and only if a trial shows that mitmproxy calls the
+same hooks in the same order.
 """
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -25,11 +23,10 @@ from addon.hooks.lifecycle import Lifecycle
 
 logger = logging.getLogger("toolgraft")
 
-Hook = Callable[..., Any]
-Table = tuple[tuple[Hook, ...], ...]
+Table = tuple[tuple[Callable[..., Any], ...], ...]
 """The hooks of one event. An addon and its sub-addons form a group, the rest of which is skipped if a hook raises."""
 
-_OWN = __name__.rpartition(".")[0]
+_EXPECTED = ["outer", "awaited", "later", "halts"]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
 
 
@@ -38,19 +35,15 @@ class Speedups:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.lifecycle = lifecycle
-        self._is_on = False
         self._dispatcher: Dispatcher | None = None
 
     def configure(self, updated: set[str]) -> None:
         runtime = self.lifecycle.runtime
-        on = runtime is not None and not runtime.ending and runtime.settings.fast == "on"
-        if on == self._is_on:
-            return
-        self.done()
-        self._is_on = on
-        if on and fits(ctx.master.addons):
+        if runtime is None or runtime.ending or runtime.settings.fast != "on":
+            self.done()
+        elif self._dispatcher is None and fits(ctx.master.addons):
             self._dispatcher = Dispatcher(ctx.master.addons)
-        elif on:
+        elif self._dispatcher is None:
             logger.warning(f"graft_fast has no effect: mitmproxy {version('mitmproxy')} calls hooks in another way")
 
     def running(self) -> None:
@@ -58,7 +51,6 @@ class Speedups:
             self._dispatcher.forget()  # toolgraft replaces hooks of the dumper when it begins to run
 
     def done(self) -> None:
-        self._is_on = False
         if self._dispatcher is not None:
             self._dispatcher.uninstall()
             self._dispatcher = None
@@ -67,56 +59,37 @@ class Speedups:
 class Dispatcher:
     """Dispatches the events of one AddonManager, from construction until `uninstall`."""
 
-    METHODS = frozenset({"trigger_event", "register", "remove"})
-
     def __init__(self, manager: AddonManager) -> None:
         self._manager = manager
-        self._chain: list[Any] = []
-        """The addons that the tables are for."""
-        self._are_known = True
-        self._tables: dict[str, Table | None] = {}
-        """By event; None if an addon's hook is not callable, which mitmproxy logs at each event."""
-        vars(manager).update({name: getattr(self, name) for name in self.METHODS})
+        self._addons: list[object] = []  # that the tables are for: the chain, and how many are registered
+        self._tables: dict[str, Table] | None = None
+        manager.trigger_event = self.trigger_event  # type: ignore[method-assign]
 
     def uninstall(self) -> None:
-        for name in self.METHODS:
-            if vars(self._manager).get(name) == getattr(self, name):  # a script may have replaced it
-                del vars(self._manager)[name]
-
-    def register(self, addon: Any) -> Any:
-        try:
-            return AddonManager.register(self._manager, addon)
-        finally:
-            self.forget()
-
-    def remove(self, addon: Any) -> None:
-        try:
-            AddonManager.remove(self._manager, addon)
-        finally:
-            self.forget()
+        if vars(self._manager).get("trigger_event") == self.trigger_event:  # a script may have replaced it
+            del self._manager.trigger_event
 
     def forget(self) -> None:
-        self._chain = []
+        self._addons = []
 
     async def trigger_event(self, event: hooks.Hook) -> None:
-        table = self._table(event.name)
+        table = self.table(event.name)
         if table is None:
             await AddonManager.trigger_event(self._manager, event)
         elif table:
             await invoke_addon(table, event)
 
-    def _table(self, name: str) -> Table | None:
+    def table(self, name: str) -> Table | None:
         """The table of an event, or None if mitmproxy has to look its hooks up."""
-        if self._chain != self._manager.chain:
-            self._chain = list(self._manager.chain)
-            self._are_known = all(map(_is_known, traverse(self._chain)))
-            self._tables = {}
-        if not self._are_known:
+        chain = self._manager.chain
+        if self._addons != (addons := [*chain, len(self._manager.lookup)]):
+            self._addons = addons
+            self._tables = {} if all(map(_is_known, traverse(chain))) else None
+        if self._tables is None:
             return None
         if name not in self._tables:
-            groups = [tuple(_hooks(traverse([top]), name)) for top in self._chain]
-            is_odd = any(not callable(hook) for group in groups for hook in group)
-            self._tables[name] = None if is_odd else tuple(group for group in groups if group)
+            groups = ([getattr(addon, name, None) for addon in traverse([top])] for top in chain)
+            self._tables[name] = tuple(found for group in groups if (found := tuple(filter(callable, group))))
         return self._tables[name]
 
 
@@ -136,60 +109,41 @@ async def invoke_addon(table: Table, event: hooks.Hook) -> None:
                 raise
 
 
-def _hooks(addons: Iterator[Any], name: str) -> Iterator[Any]:
-    for addon in addons:
-        found = getattr(addon, name, None)
-        if found and not isinstance(found, ModuleType):
-            yield found
-
-
-def _is_known(addon: Any) -> bool:
+def _is_known(addon: object) -> bool:
     """Whether the addon's hooks and `addons` change only when an addon is registered or removed."""
     if isinstance(addon, ModuleType):
         return Path(getattr(addon, "__file__", None) or "").resolve() == _ENTRY
-    defined_in = type(addon).__module__
-    return defined_in.partition(".")[0] == "mitmproxy" or defined_in.rpartition(".")[0] == _OWN
-
-
-class _Probe:
-    """An addon of the trial. Its hooks are `running` and `update`."""
-
-    def __init__(self, name: str, calls: list[str], *addons: "_Probe") -> None:
-        self.name = name
-        self.addons = list(addons)
-        self._calls = calls
-
-    def update(self, flows: object) -> Any:
-        self._calls.append(self.name)
-        if self.name == "halts":
-            raise exceptions.AddonHalt
-        return self._later() if self.name == "awaited" else None
-
-    async def _later(self) -> None:
-        self._calls.append("later")
+    return type(addon).__module__.startswith(("mitmproxy.", "addon.hooks."))
 
 
 def fits(manager: AddonManager) -> bool:
     """Whether the manager is mitmproxy's own, not yet modified, and calls hooks as the dispatcher does."""
-    if type(manager) is not AddonManager or Dispatcher.METHODS & vars(manager).keys():
-        return False
-    try:
-        return _trial(lambda tried: None) == _trial(Dispatcher)
-    except Exception:
-        return False
+    is_original = type(manager) is AddonManager and "trigger_event" not in vars(manager)
+    with suppress(Exception):
+        return is_original and _trial(lambda tried: None) == _trial(Dispatcher) == _EXPECTED
+    return False
 
 
 def _trial(prepare: Callable[[AddonManager], object]) -> list[str]:
     """The hooks that a manager calls, in order."""
     calls: list[str] = []
+
+    class Probe:
+        def __init__(self, name: str, *addons: object) -> None:
+            self.name, self.addons = name, addons
+
+        def update(self, flows: object) -> object:
+            calls.append(self.name)
+            if self.name == "halts":
+                raise exceptions.AddonHalt
+            return self.later() if self.name == "awaited" else None
+
+        async def later(self) -> None:
+            calls.append("later")
+
     manager = AddonManager(SimpleNamespace(options=OptManager()))
     prepare(manager)
-    groups = [_Probe("outer", calls, _Probe("awaited", calls)), _Probe("halts", calls, _Probe("never", calls))]
-    manager.chain = [*groups, _Probe("after", calls)]
-    event: Coroutine[Any, Any, None] = manager.trigger_event(hooks.UpdateHook([]))
-    try:
-        event.send(None)
-    except StopIteration:
-        return calls
-    event.close()
-    raise RuntimeError("the hooks were not called at once")
+    manager.chain = [Probe("outer", Probe("awaited")), Probe("halts", Probe("never")), Probe("after")]
+    with suppress(StopIteration):
+        manager.trigger_event(hooks.UpdateHook([])).send(None)
+    return calls
