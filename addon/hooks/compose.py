@@ -9,7 +9,7 @@ from mitmproxy import hooks, http
 from addon.hooks.console_commands import ConsoleCommands, commands_of
 from addon.hooks.content_view import add_view
 from addon.hooks.draining import InFlight
-from addon.hooks.error_replies import refusal
+from addon.hooks.error_replies import answer, refusal
 from addon.hooks.grafting import Grafting
 from addon.hooks.hook_cache import Speedups
 from addon.hooks.lifecycle import Lifecycle
@@ -87,7 +87,7 @@ def _refusing_on_error(hook: Hook) -> Hook:
     unknown state."""
 
     def refuse(flow: http.HTTPFlow) -> None:
-        flow.response = refusal(500, "INTERNAL", "a mistake in the proxy itself; its log says which")
+        answer(flow, refusal(500, "INTERNAL", "a mistake in the proxy itself; its log says which"))
 
     def guarded(flow: http.HTTPFlow) -> Awaitable[None] | None:
         try:

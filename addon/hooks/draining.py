@@ -16,7 +16,6 @@ from addon.core.summaries import count
 from addon.hooks.breaks import error_response
 from addon.hooks.error_replies import unavailable
 from addon.hooks.flow_state import FlowState
-from addon.hooks.streams import is_cut_off
 from addon.surfaces import Target
 
 logger = logging.getLogger("toolgraft")
@@ -67,7 +66,6 @@ class InFlight:
         self.is_over = True
         left = [one for one in self._flows.values() if one[0] not in others]
         for flow, target in left:
-            is_cut_off[flow] = True
             error_response[flow] = partial(_cut_off, target)
             if flow.request.timestamp_end is None:
                 _interrupt(flow, target)

@@ -8,6 +8,11 @@ from addon.graft.exchange import Reply
 from addon.surfaces import Target, wire_of
 
 
+def answer(flow: http.HTTPFlow, response: http.Response) -> None:
+    """Answer a request for the upstream, before its body is here. mitmproxy cannot stream a body to nowhere."""
+    flow.response, flow.request.stream = response, False
+
+
 def response_of(reply: Reply) -> http.Response:
     headers = {"content-type": reply.content_type}
     if reply.status == 503:
@@ -37,6 +42,15 @@ def unreachable(target: Target, reason: str) -> http.Response:
 
 def too_long(target: Target, most: int) -> http.Response:
     return failed(target, f"the model's answer is too long: it has more than {most} bytes (graft_max_answer)")
+
+
+INTERIM = (100, 102, 103)
+
+
+def interim(target: Target, status: int) -> http.Response:
+    """Over HTTP/1.1 mitmproxy passes an interim answer (1xx) on as if it were the answer, which it drops. The client
+    would wait forever."""
+    return failed(target, f"the server sent an interim answer ({status}), which mitmproxy cannot read")
 
 
 def failed(target: Target, message: str) -> http.Response:

@@ -16,7 +16,16 @@ from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.session_config import SessionConfig
 from addon.hooks.breaks import error_response, has_last_words, on_break
-from addon.hooks.error_replies import failed, response_of, too_long, unavailable, unreachable, unsupported
+from addon.hooks.error_replies import (
+    INTERIM,
+    failed,
+    interim,
+    response_of,
+    too_long,
+    unavailable,
+    unreachable,
+    unsupported,
+)
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
 from addon.hooks.hangup import Hangup
@@ -32,9 +41,9 @@ from addon.hooks.streams import (
     comes_whole,
     ended_whole,
     is_stream,
-    limit,
     receive_whole,
     run_later_stages,
+    send_instead,
     stream_through,
 )
 from addon.hooks.unknown_sessions import UnknownSessions
@@ -208,10 +217,12 @@ class Grafting:
         route = self.routing.routes.get(flow)
         if route is None or runtime is None or flow.response is None:
             return
-        if flow.response.data.content is None and flow not in self.answered_here:
-            most = runtime.settings.max_answer
-            packed = _encoding(flow.response) if grafted is not None else ""
-            limit(flow, most, partial(too_long, route.target, most), decompressor(packed, most) if packed else None)
+        length = value(flow.response.headers, b"content-length") or ""
+        if flow.response.data.content is None and length.isdecimal() and int(length) > runtime.settings.max_answer:
+            self._requests.pop(flow)
+            self._noted.pop(flow)
+            send_instead(flow, too_long(route.target, runtime.settings.max_answer))
+            return
         if grafted is None or grafted.exchange is None:
             self._stream_untouched(flow, route, flow.response, runtime)
             return
@@ -273,6 +284,9 @@ class Grafting:
             return None
         if grafted is not None and grafted.exchange is not None:
             noted = grafted.exchange
+        if (instead := self._refusal(flow, flow.response, runtime)) is not None:
+            flow.response = instead
+            return None
         if noted is None or not ended_whole(flow):
             return None
         body = body_of(flow.response, runtime.settings.max_answer)
@@ -293,6 +307,17 @@ class Grafting:
         capture = grafted.capture or _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
         on_handover[flow] = _settles_later(capture) if runtime.store.suspends else capture.settle_handover
         return self._capture(flow, flow.response, grafted, runtime, capture, body)
+
+    def _refusal(self, flow: http.HTTPFlow, response: http.Response, runtime: Runtime) -> http.Response | None:
+        """What the client gets instead of an answer that is here whole, if it cannot have that."""
+        route, content, most = self.routing.routes.get(flow), response.data.content, runtime.settings.max_answer
+        if route is None or content is None or flow in self.answered_here:
+            return None
+        if self.routing.in_flight.is_over:
+            return unavailable(route.target)  # the answer may be cut off
+        if response.status_code in INTERIM:
+            return interim(route.target, response.status_code)
+        return too_long(route.target, most) if len(content) > most else None
 
     async def _capture(
         self,

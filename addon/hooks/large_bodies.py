@@ -3,8 +3,8 @@ mitmproxy alone would hold all of them in memory."""
 
 from mitmproxy import ctx, http
 
+from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import value
-from addon.hooks.streams import stream_above
 from addon.settings import Settings
 
 LARGE = 1024 * 1024
@@ -15,14 +15,31 @@ _ANSWER_REQUESTS = ("block_list", "map_local", "map_remote", "server_replay")
 """Options of mitmproxy that need whole bodies, and those that act on a request once its body is there."""
 
 
+_passes = FlowState[bool]("passes")
+
+
 def stream_large(flow: http.HTTPFlow, settings: Settings) -> None:
-    """Stream the bodies of the request and its answer if they are large, or if the request's length is unknown."""
+    """Stream the body of the request if it is large or of unknown length, and likewise that of its answer later."""
     if settings.stream == "off" or _is_set(_CHANGE_BODIES):
         return
-    stream_above(flow, LARGE)
-    length = value(flow.request.headers, b"content-length") or ""
-    if not (length.isdecimal() and int(length) <= LARGE) and not _is_set(_ANSWER_REQUESTS):
+    _passes[flow] = True
+    if _is_large(flow.request, unknown=True) and not _is_set(_ANSWER_REQUESTS):
         flow.request.stream = flow.request.stream or True
+
+
+def stream_large_answer(flow: http.HTTPFlow) -> None:
+    """JSON of unknown length is not streamed: most answers are that, and small."""
+    response = flow.response
+    if _passes.pop(flow) is None or response is None or response.data.content is not None:
+        return
+    is_json = (value(response.headers, b"content-type") or "").lower().startswith("application/json")
+    if _is_large(response, unknown=not is_json):
+        response.stream = response.stream or True
+
+
+def _is_large(message: http.Message, *, unknown: bool) -> bool:
+    length = value(message.headers, b"content-length") or ""
+    return int(length) > LARGE if length.isdecimal() else unknown
 
 
 def _is_set(names: tuple[str, ...]) -> bool:

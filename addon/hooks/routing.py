@@ -16,10 +16,10 @@ from mitmproxy.tls import ClientHelloData
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.destinations import choose_destination
 from addon.hooks.draining import InFlight
-from addon.hooks.error_replies import failed, refusal, unavailable
+from addon.hooks.error_replies import answer, refusal, unavailable
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import host_of, hostport, names, set_host, value
-from addon.hooks.large_bodies import stream_large
+from addon.hooks.large_bodies import stream_large, stream_large_answer
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.redirects import redirected
 from addon.hooks.shadow_flows import ShadowFlows
@@ -46,7 +46,6 @@ _OWN_CONTROL = "the proxy does not forward to its own control API"
 _ANY_ADDRESS = ("0.0.0.0", "::")
 _PROXY_HEADERS = (SESSION_HEADER.encode(), b"proxy-authorization")
 _BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
-_INTERIM = (100, 102, 103)
 
 
 @dataclass(slots=True)
@@ -127,7 +126,7 @@ class Routing:
             self.refuse(flow, 403, "PERMISSION_DENIED", why)
             return
         if runtime.ending and not (target is None and prefixed is None):
-            flow.response = unavailable(target)
+            answer(flow, unavailable(target))
             return
         if target is None and (claimed is not None or is_surface_host(request.data.host)):
             stream_large(flow, settings)
@@ -137,13 +136,8 @@ class Routing:
             return
         self._assign_session(flow, target, prefixed, settings, present)
 
-    def response(self, flow: http.HTTPFlow) -> None:
-        """Over HTTP/1.1 mitmproxy passes an interim answer (1xx) on as if it were the answer, and drops the answer: its
-        client would wait forever."""
-        route, response = self.routes.get(flow), flow.response
-        if route is not None and response is not None and response.status_code in _INTERIM:
-            why = f"the server sent an interim answer ({response.status_code}), which mitmproxy cannot read"
-            flow.response = failed(route.target, why)
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        stream_large_answer(flow)
 
     async def server_connect(self, data: ServerConnectionHookData) -> None:
         """Refuses a connection to the control API by any other name or address of this machine."""
@@ -239,7 +233,7 @@ class Routing:
     def refuse(self, flow: http.HTTPFlow, code: int, status: str, why: str) -> None:
         """Answer for the upstream. mitmproxy's lines about the request look as if the upstream had answered, so the
         log says who did, and why."""
-        flow.response = refusal(code, status, why)
+        answer(flow, refusal(code, status, why))
         if (runtime := self.lifecycle.runtime) is not None:
             runtime.grafter.warn(f"the proxy refused a request: {why}")
 

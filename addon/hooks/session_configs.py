@@ -5,7 +5,7 @@ from mitmproxy import http
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
-from addon.hooks.error_replies import response_of
+from addon.hooks.error_replies import answer, response_of
 from addon.hooks.routing import Route
 from addon.hooks.runtime import Runtime
 
@@ -18,5 +18,5 @@ async def session_config_of(flow: http.HTTPFlow, route: Route, runtime: Runtime)
     except EXCHANGE_FAILED as error:
         outcome = runtime.grafter.failure_outcome(route.target, b"", error)
         if isinstance(outcome, Reply):
-            flow.response = response_of(outcome)
+            answer(flow, response_of(outcome))
         return None

@@ -22,10 +22,8 @@ from mitmproxy.proxy.layers.http._events import (
     RequestProtocolError,
     ResponseData,
     ResponseEndOfMessage,
-    ResponseProtocolError,
 )
 
-from addon.core.framing.encoding import BadEncoding, Decompress, TooLong
 from addon.core.framing.replies import is_answer
 from addon.hooks.destinations import check
 from addon.hooks.flow_state import FlowState
@@ -50,38 +48,12 @@ class _Stages:
     is_over: Callable[[], bool] | None = None
 
 
-@dataclass(slots=True)
-class _Limit:
-    """For an answer that does not stream. `reached` returns what is sent instead of an answer of more than `most`
-    bytes, or None if it is to stream from there on. `unpack` undoes its compression if what counts is the result."""
-
-    most: int
-    reached: Callable[[], http.Response | None]
-    unpack: Decompress | None = None
-
-    def is_exceeded(self, size: int, data: bytes) -> bool:
-        if size + len(data) > self.most:
-            return True
-        try:
-            if self.unpack is not None:
-                self.unpack(data)
-        except TooLong:
-            return True
-        except BadEncoding:
-            self.unpack = None  # the hook `response` fails at it
-        return False
-
-
 _stages = FlowState[_Stages]("stages")
-_limits = FlowState[_Limit]("limit")
 _streamed = FlowState[bool]("streamed")
 _is_over = FlowState[Callable[[], bool]]("is_over")
 
 is_stopped = FlowState[bool]("is_stopped")
 """Set if the client's answer ends before the upstream's: how that ends then is no error."""
-
-is_cut_off = FlowState[bool]("is_cut_off")
-"""Set if the proxy has closed the upstream's connection: what ends with that is not the whole answer."""
 
 
 def stream_through(
@@ -104,19 +76,6 @@ def receive_whole(flow: http.HTTPFlow) -> None:
     assert flow.response is not None
     _stages[flow] = _Stages(_callable(flow), None, lambda flow: None, False)
     flow.response.stream = False
-
-
-def limit(
-    flow: http.HTTPFlow, most: int, instead: Callable[[], http.Response], unpack: Decompress | None = None
-) -> None:
-    """If the answer does not stream and has more than `most` bytes, send `instead`, and receive no more of it.
-    `unpack`, which raises TooLong, is given if they are counted after decompression."""
-    _limits[flow] = _Limit(most, instead, unpack)
-
-
-def stream_above(flow: http.HTTPFlow, most: int) -> None:
-    """Stream an answer from the moment when it has more than `most` bytes."""
-    _limits[flow] = _Limit(most, lambda: None)
 
 
 def start(flow: http.HTTPFlow) -> bool:
@@ -204,6 +163,15 @@ def is_stream(response: http.Response, *, asked: bool) -> bool:
     return asked or (value(response.headers, b"content-type") or "").lower().startswith("text/event-stream")
 
 
+def send_instead(flow: http.HTTPFlow, response: http.Response) -> None:
+    """Send this response to the client, and nothing of the answer whose head has just arrived. Its body is received and
+    dropped, because a hook cannot stop an upstream."""
+    body = [response.content or b""]
+    response.data.content = None
+    response.stream = lambda chunk: [body.pop()] if body else []
+    flow.response = response
+
+
 def comes_whole(flow: http.HTTPFlow, settings: Settings) -> bool:
     """Whether an answer must be complete before it is passed on: because of `graft_stream`, or of a `modify_body` rule
     that may match it, since those rules need whole bodies."""
@@ -236,7 +204,6 @@ def _outcomes(rule: Any, flow: http.HTTPFlow) -> set[bool]:
 # --- mitmproxy --------------------------------------------------------------------------------------------------------
 
 check(HttpStream, "start_response_stream", "state_consume_response_body", "state_stream_response_body")
-check(HttpStream, "start_request_stream", "state_consume_request_body")
 _start_response_stream = HttpStream.start_response_stream
 
 
@@ -261,67 +228,9 @@ def _stream_until_over(self: HttpStream, event: Event) -> Generator[commands.Com
 
 
 def _end(self: HttpStream) -> Generator[commands.Command, Any]:
-    """The client's answer ends, whatever else the upstream sends."""
-    yield _stop_upstream(self)
+    """The client's answer ends, whatever else the upstream sends, which is told to send no more."""
+    is_stopped[self.flow] = True
+    stop = RequestProtocolError(self.stream_id, "the rest is not needed", ErrorCode.RESPONSE_TOO_LARGE)
+    yield SendHttp(stop, self.context.server)
     yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
     self.server_state = self.state_errored
-
-
-def _stop_upstream(stream: HttpStream) -> SendHttp:
-    """Tell the upstream to send no more."""
-    is_stopped[stream.flow] = True
-    code = ErrorCode.RESPONSE_TOO_LARGE
-    return SendHttp(RequestProtocolError(stream.stream_id, "the rest is not needed", code), stream.context.server)
-
-
-_consume_response_body = HttpStream.state_consume_response_body
-
-
-def state_consume_response_body(self: HttpStream, event: Event) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, except that it stops receiving an answer that has grown too long or was cut off."""
-    if isinstance(event, ResponseEndOfMessage) and self.flow in is_cut_off:
-        words = "the answer was cut off"
-        yield from self.handle_protocol_error(
-            ResponseProtocolError(self.stream_id, words, ErrorCode.GENERIC_SERVER_ERROR)
-        )
-        return
-    found = _limits.get(self.flow) if isinstance(event, ResponseData) else None
-    if found is None or not found.is_exceeded(len(self.response_body_buf), event.data):  # type: ignore[attr-defined]
-        yield from _consume_response_body(self, event)
-        return
-    del _limits[self.flow]
-    buffered = bytes(self.response_body_buf)
-    self.response_body_buf.clear()
-    instead = found.reached()
-    if instead is None:
-        assert isinstance(event, ResponseData)
-        yield from _stream_from_here(self, buffered + event.data)
-        return
-    yield _stop_upstream(self)
-    self.flow.response = instead
-    yield from self.send_response()
-    self.server_state = self.state_errored
-
-
-HttpStream.state_consume_response_body = state_consume_response_body  # type: ignore[method-assign]
-
-
-def _stream_from_here(self: HttpStream, buffered: bytes) -> Generator[commands.Command, Any]:
-    assert self.flow.response is not None
-    self.flow.response.stream = True
-    yield from self.start_response_stream()
-    yield from self.server_state(ResponseData(self.stream_id, buffered))
-
-
-_start_request_stream = HttpStream.start_request_stream
-
-
-def start_request_stream(self: HttpStream) -> Generator[commands.Command, Any]:
-    """As mitmproxy's, which fails if an addon has answered the request."""
-    if self.flow.response is None:
-        yield from _start_request_stream(self)
-    else:
-        self.client_state = self.state_consume_request_body
-
-
-HttpStream.start_request_stream = start_request_stream  # type: ignore[method-assign]

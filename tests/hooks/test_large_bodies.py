@@ -26,6 +26,7 @@ class Files:
         self.received = 0
         self.size = 2
         self.chunked = True
+        self.kind = b"application/octet-stream"
         self.go = asyncio.Event()
         self.go.set()
 
@@ -43,7 +44,7 @@ class Files:
                 left -= size
             self.received += size
         framing = b"transfer-encoding: chunked" if self.chunked else b"content-length: %d" % self.size
-        writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n\r\n" % (self.kind, framing))
         half = b"y" * (self.size // 2)
         for _ in range(2):
             writer.write(chunk(half) if self.chunked else half)
@@ -64,6 +65,7 @@ class Script:
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         if self.answers:
             flow.response = http.Response.make(418)
+            flow.request.stream = False
 
     def request(self, flow: http.HTTPFlow) -> None:
         self.requests.append(flow.request.data.content)
@@ -131,11 +133,12 @@ async def test_large_bodies_stream_both_ways(path: str, files: Files, url: str, 
 
 async def test_small_ones_come_whole_to_scripts(files: Files, url: str, script: Script, tmp_path: Path) -> None:
     async with Proxied(tmp_path, url, late=[script]) as proxied, proxied.client() as client:
-        for files.size, files.chunked in ((LARGE, True), (LARGE, False), (LARGE + 2, True), (LARGE + 2, False)):
+        for files.size, files.chunked in ((LARGE, False), (LARGE + 2, False), (LARGE, True)):
             await client.post(proxied.reverse + PATHS[0], content=b"small")
+        files.kind = b"application/json; charset=UTF-8"
         await client.post(proxied.reverse + PATHS[0], content=PIECE + b"x")
-    assert script.requests == [b"small"] * 4 + [None]
-    assert [body is not None and len(body) for body in script.responses] == [LARGE, LARGE, False, False, False]
+    assert script.requests == [b"small"] * 3 + [None]
+    assert [body is not None and len(body) for body in script.responses] == [LARGE, False, False, LARGE]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +163,21 @@ async def test_other_hosts_are_mitmproxy_s_affair(files: Files, url: str, script
         await client.post(url + PATHS[0], content=PIECE + b"x")
     assert script.requests == [PIECE + b"x"]
     assert script.responses == [b"y" * files.size]
+
+
+class Streams:
+    """Wants requests to stream."""
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        flow.request.stream = True
+
+
+async def test_a_request_that_the_proxy_refuses_is_not_streamed(files: Files, url: str, tmp_path: Path) -> None:
+    async with Proxied(tmp_path, url, early=[Streams()]) as proxied, proxied.client() as client, asyncio.timeout(30):
+        for path, headers in (("/@no.such:name" + PATHS[0], {}), (PATHS[0], {"host": "evil.example"})):
+            answer = await client.post(proxied.reverse + path, content=PIECE + b"x", headers=headers)
+            assert answer.status_code in (400, 403)
+    assert files.received == 0
 
 
 async def test_a_script_may_answer_a_large_upload(files: Files, url: str, script: Script, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Requests that are still being sent when the drain is over, over real connections."""
+"""Requests that are still being sent, and answers that still arrive, when the drain is over. Over real connections."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from addon.hooks.compose import Toolgraft
 from addon.hooks.error_replies import unavailable
 from addon.hooks.lifecycle import Lifecycle
 from addon.surfaces import match_path
-from tests.hooks.proxied import Proxied, serving
+from tests.hooks.proxied import Proxied, read_message, serving
 from tests.loop.conftest import until
 
 pytestmark = pytest.mark.e2e
@@ -22,6 +22,11 @@ PATHS = (
     "/v1beta/interactions",
     "/v1beta/openai/chat/completions",
 )
+
+
+def lifecycle_of(proxied: Proxied) -> Lifecycle:
+    assert isinstance(proxied.addon, Toolgraft)
+    return next(part for part in proxied.addon.parts if isinstance(part, Lifecycle))
 
 
 async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,8 +55,7 @@ async def uploading(
 async def test_a_request_that_is_still_sent_when_the_drain_is_over_is_told_so(tmp_path: Path) -> None:
     async with serving(never) as url, Proxied(tmp_path, url) as proxied, asyncio.timeout(20):
         await proxied.tools("get_weather")
-        assert isinstance(proxied.addon, Toolgraft)
-        lifecycle = next(part for part in proxied.addon.parts if isinstance(part, Lifecycle))
+        lifecycle = lifecycle_of(proxied)
         sessions = ("", "/@without-tools", None)
         clients = [(path, await uploading(proxied, path, session)) for path in PATHS for session in sessions]
         await until(lambda: len(lifecycle.in_flight) == len(clients))
@@ -68,3 +72,26 @@ async def test_a_request_that_is_still_sent_when_the_drain_is_over_is_told_so(tm
             assert b"the proxy is ending" in expected
             writer.transport.abort()
             await until(writer.is_closing)
+
+
+@pytest.mark.parametrize("head", [b"", b"content-length: 1000\r\n", b"transfer-encoding: chunked\r\n"])
+async def test_half_an_answer_is_not_taken_for_the_whole_when_the_drain_is_over(head: bytes, tmp_path: Path) -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_message(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%b\r\n2\r\n{}" % head)
+        await reader.read()
+
+    async with serving(half) as url, Proxied(tmp_path, url) as proxied, proxied.client() as client:
+        await proxied.tools("get_weather")
+        lifecycle = lifecycle_of(proxied)
+        asked = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+        asking = [
+            asyncio.ensure_future(client.post(proxied.reverse + session + PATHS[0], json=asked))
+            for session in ("", "/@without-tools")
+        ]
+        await until(lambda: len(flows := lifecycle.in_flight.flows) == 2 and all(flow.response for flow in flows))
+        async with asyncio.timeout(20):
+            for end in lifecycle.before_stop:
+                await end()
+            for answer in await asyncio.gather(*asking):
+                assert (answer.status_code, answer.json()["error"]["status"]) == (503, "UNAVAILABLE")
