@@ -2,6 +2,7 @@
 records."""
 
 import asyncio
+import itertools
 import os
 import secrets
 import time
@@ -15,17 +16,13 @@ from store.backends._clocks import Clocks, Now
 from store.backends._redis_client import Address, Command, Link
 from store.backends._redis_transaction import Transaction, apply
 from store.backends._redis_values import Keys
-from store.backends._waiters import Waiters
-from store.base import NotDurable, Store, StoreUnavailable, StoreUnusable
+from store.backends._waits import Waiters, Waits
+from store.base import NotDurable, StoreUnavailable, StoreUnusable
 from store.budget import Budget, Share
 from store.models import Record, Session
 
 SMALL = 128
 """The memory use of a session's name and a number in bytes."""
-
-_LIFE = 4, 7 * 24 * 3600
-"""Redis deletes a key that was not written for this many times the ttl, and as many seconds: what is left if no proxy
-runs. Otherwise records expire one by one (`expire`), which no jump of the server's clock can bring about."""
 
 _OLDEST = (7, 0)
 """The oldest version of Redis that has all that is used here."""
@@ -33,37 +30,11 @@ _OLDEST = (7, 0)
 _SYNC = 2000
 """Milliseconds that `sync` waits for a replica."""
 
-
 _LATE = 15.0
 """Seconds after a write within which its caller asks for its confirmation."""
 
 
-class Primary:
-    """The server that takes the writes, named by its replication id, which changes with each promotion and restart.
-
-    If another server takes its place, that one may lack the latest writes, and its replicas would confirm them all the
-    same. So for a while nothing is confirmed: whoever wrote to the earlier primary has asked by then."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._written = self._doubt_until = float("-inf")
-
-    def note_write(self, name: str) -> None:
-        self._note(name)
-        self._written = time.monotonic()
-
-    def confirms(self, name: str) -> bool:
-        """Whether this primary has all writes that somebody may still want to have confirmed."""
-        self._note(name)
-        return time.monotonic() >= self._doubt_until
-
-    def _note(self, name: str) -> None:
-        if name != self._name:
-            self._doubt_until = self._written + _LATE
-            self._name = name
-
-
-class RedisBase(Store):
+class RedisBase(Waits):
     suspends: ClassVar[bool] = True
 
     def __init__(
@@ -88,10 +59,10 @@ class RedisBase(Store):
         """The highest revision of any ledger that was read or made."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
-        self._last_number = 0
-        """Of this process's writes."""
         self._has_replicas = False
-        self._primary = Primary()
+        self._primary = ""
+        """The replication id of the server that takes the writes: another one with each promotion and restart."""
+        self._written = self._doubt_until = float("-inf")  # the last write's time; writes to an earlier primary
         self._asking = asyncio.Lock()
         self._confirmed = 0.0, ""
         """When replicas were asked last, and why they have not confirmed the writes before it."""
@@ -189,8 +160,15 @@ class RedisBase(Store):
         )
         if int(replicas) < 1:
             raise NotDurable(f"store {self.link.address.name}: no replica has confirmed the write")
-        if not self._primary.confirms(str(info["master_replid"])):
+        self._note_primary(str(info["master_replid"]))
+        if time.monotonic() < self._doubt_until:
             raise NotDurable(f"store {self.link.address.name}: another primary, which may lack the write")
+
+    def _note_primary(self, name: str) -> None:
+        """Another primary may lack the latest writes, and its replicas would confirm them all the same. So for a while
+        nothing is confirmed: whoever wrote to the earlier one has asked by then."""
+        if name != self._primary:
+            self._primary, self._doubt_until = name, self._written + _LATE
 
     @property
     def outage(self) -> str:
@@ -208,6 +186,8 @@ class RedisBase(Store):
         if not self.link.is_open:
             self.link.fail("not open")
 
+    _check_waiting = check_open
+
     # --- times ------------------------------------------------------------------------------------------------
 
     def _new_clocks(self) -> Clocks:
@@ -221,31 +201,33 @@ class RedisBase(Store):
     # --- transactions -----------------------------------------------------------------------------------------
 
     @property
-    def _life(self) -> int:
-        times, seconds = _LIFE
-        return int(times * self.ttl + seconds)
+    def life(self) -> int:
+        """The seconds after which Redis deletes a key that was not written again: what is left if no proxy runs.
+        Otherwise records expire one by one (`expire`), which no jump of the server's clock can bring about."""
+        return int(4 * self.ttl + 7 * 24 * 3600)
 
     async def apply(self, tx: Transaction) -> dict[Command, Any]:
         """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
-        keys, arguments = tx.arguments(self._life, named=self._has_replicas)
+        keys, arguments = tx.arguments()
         self._delivered.pop(tx.session)
         try:
-            done, primary, *rest = await self.link.write(apply(), keys, arguments)
+            done, primary, *rest = await self.link.write(apply(), keys, [int(self._has_replicas), *arguments])
         finally:
             if tx.deleted and self.on_change is not None:  # also where the outcome is unknown
                 self.on_change(tx.session)
+        conflicts = {}
         if not done:
             commands = list(tx.conditions)
-            conflicts = {commands[rest[at] - 1]: rest[at + 1] for at in range(0, len(rest), 2)}
+            conflicts = {commands[at - 1]: value for at, value in itertools.batched(rest, 2, strict=True)}
             if not tx.was_applied(conflicts):
                 return conflicts
-            if primary:
-                self._primary.note_write(primary.decode())
+        if primary:
+            self._note_primary(primary.decode())
+            self._written = time.monotonic()
+        if conflicts:
             return {}
         number, before, after = map(int, rest)
-        if primary:
-            self._primary.note_write(primary.decode())
-        self._last_number = max(self._last_number, number + max(len(tx.events) - 1, 0))
+        self._last_number = max(self._last_number, number)
         if tx.unknown_changes:
             self._writes.pop(tx.session)
         elif tx.touched is not None:

@@ -1,6 +1,5 @@
 """Calls in Redis: read, answered, run. A mixin of `RedisStore`."""
 
-import functools
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,7 +10,6 @@ from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._clocks import Now
 from store.backends._redis_base import RedisBase, body_of
 from store.backends._redis_client import Command
 from store.backends._redis_transaction import Transaction, transact
@@ -31,19 +29,12 @@ _AT_ONCE = 8
 """The calls that it reads at once."""
 
 
-def index_call(tx: Transaction, before: Call | None, call: Call, offset: int = 0) -> None:
-    """The entries of a call in the indexes. `before` None: it is new, and has its place at this offset."""
+def _index_call(tx: Transaction, before: Call | None, call: Call) -> None:
+    """The entries for those who run the call or wait for it."""
     name = call.call_id
-    was_open, is_open = before is not None and not before.status.final, not call.status.final
-    if before is None and is_open:
-        tx.place("open", offset, name)
-    elif was_open and not is_open:
-        tx.do("ZREM", "open", name)
     (was, was_waiting), (now, waiting) = states.indexed(before) if before else (None, None), states.indexed(call)
-    if was == 0 and now != 0:
-        tx.index("ready", "calls", name, values.prefix(call.name.encode()), remove=True)
-    elif now == 0 and was != 0:
-        tx.index("ready", "calls", name, values.prefix(call.name.encode()))
+    if (was == 0) != (now == 0):
+        tx.index("ready", "calls", name, values.prefix(call.name.encode()), remove=was == 0)
     if now:
         tx.do("ZADD", "lease", repr(now), name)
     elif was:
@@ -53,31 +44,34 @@ def index_call(tx: Transaction, before: Call | None, call: Call, offset: int = 0
     elif was_waiting is not None:
         tx.do("HDEL", "waiting", name)
     if now or waiting is not None:
-        tx.do_shared("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
+        tx.do("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
     if before is not None or now is not None:  # nobody waits for a new call, unless to run it
         tx.wrote_call(call, now is not None)
 
 
-def put_call(tx: Transaction, before: Call, call: Call, *, quietly: bool = False) -> None:
-    """Replace the call; `quietly`: without an event."""
-    record = call.model_dump_json()
-    tx.put("call", call.call_id, [], body_of(record))
-    put_parts(tx, call)
-    index_call(tx, before, call)
+def put_call(tx: Transaction, before: Call | None, call: Call, *, offset: int = 0, quietly: bool = False) -> None:
+    """Write the call with its entries in the indexes. `before` None: it is new, and has its place at this offset.
+    `quietly`: without an event."""
+    name, record = call.call_id, call.model_dump_json()
+    tx.put("call", name, [], body_of(record))
+    if (text := media.parts_text(call)) is not None:  # images are compressed already
+        tx.do("HSET", "parts", name, text)
+    if before is None:
+        tx.do("PLACE", "calls", offset, name)
+        tx.do("SET", tx.keys.of_call(name), call.session, "EX", tx.life)
+        if not call.status.final:
+            tx.do("PLACE", "open", offset, name)
+    elif call.status.final and not before.status.final:
+        tx.do("ZREM", "open", name)
+    _index_call(tx, before, call)
     tx.touch([call.turn_id])
     if not quietly:
-        tx.record("call.updated", record)
+        tx.record("call.updated" if before else "call.created", record)
 
 
-def put_parts(tx: Transaction, call: Call) -> None:
-    """Store the parts of a call's result, if it has any. Images are compressed already."""
-    if (text := media.parts_text(call)) is not None:
-        tx.do("HSET", "parts", call.call_id, text)
-
-
-def places_of(flat: Sequence[bytes]) -> list[tuple[bytes, int]]:
-    """The members of a zset with their places, as a range with scores has them."""
-    return [(member, int(float(place))) for member, place in zip(flat[::2], flat[1::2], strict=True)]
+def scored(flat: Sequence[bytes]) -> list[tuple[bytes, float]]:
+    """The members of a zset with their scores."""
+    return [(member, float(score)) for member, score in itertools.batched(flat, 2, strict=True)]
 
 
 def lease_of(text: bytes) -> tuple[float, float]:
@@ -169,9 +163,7 @@ class RedisCalls(RedisBase):
                 )
             )
             for one, flat in zip(part, found, strict=True):
-                places += (
-                    (int(float(place)), one, call_id) for call_id, place in zip(flat[::2], flat[1::2], strict=True)
-                )
+                places += ((int(place), one, call_id) for call_id, place in scored(flat))
             places = heapq.nlargest(count, places) if newest_first else heapq.nsmallest(count, places)
         records_found = await self.link.run(
             *(("HGET", self.keys.of(one, "call"), call_id) for _, one, call_id in places)
@@ -191,9 +183,9 @@ class RedisCalls(RedisBase):
     ) -> tuple[Call, bool]:
         changed = False
 
-        def change(call: Call, now: Now) -> Call | None:
+        def change(call: Call, tx: Transaction) -> Call | None:
             nonlocal changed
-            after = states.answered(call, result=result, error=error, now=now, parts=parts)
+            after = states.answered(call, result=result, error=error, now=tx.now, parts=parts)
             changed = after is not None
             return after
 
@@ -204,14 +196,19 @@ class RedisCalls(RedisBase):
         return (call if changed else (await self._with_parts([call]))[0]), changed
 
     async def _change(
-        self, session: str, call_id: str, change: Callable[[Call, Now], Call | None], *, quietly: bool = False
+        self,
+        session: str,
+        call_id: str,
+        change: Callable[[Call, Transaction], Call | None],
+        *,
+        quietly: bool = False,
     ) -> Call:
-        """Replace the call by the result of `change(call, now)`, unless it is None. Returns the current call."""
+        """Replace the call by the result of `change`, unless it is None. Returns the current call."""
 
         def compute(tx: Transaction) -> Call:
             (value,) = tx.get("call", call_id)
             call = self._call_of(value, session, call_id)
-            if (after := change(call, tx.now)) is None:
+            if (after := change(call, tx)) is None:
                 return call
             put_call(tx, call, after, quietly=quietly)
             return after
@@ -221,7 +218,9 @@ class RedisCalls(RedisBase):
     # --- running calls ----------------------------------------------------------------------------------------
 
     async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
-        return await self._change(session, call_id, lambda call, now: states.released(call, detached=detached, now=now))
+        return await self._change(
+            session, call_id, lambda call, tx: states.released(call, detached=detached, now=tx.now)
+        )
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
@@ -240,20 +239,17 @@ class RedisCalls(RedisBase):
 
     def _claimable(self, tx: Transaction, names: Collection[str]) -> Iterable[Call]:
         """The calls that may be claimed, or settled by a claim: those whose lease ran out, then the oldest."""
-        of = functools.partial(tx.keys.of, tx.session)
         starts = [values.prefix(name.encode()) for name in dict.fromkeys(names)]
         ranges: list[Command] = [
-            ("ZRANGEBYLEX", of("ready"), *values.within(start), "LIMIT", 0, _CANDIDATES) for start in starts
+            ("ZRANGEBYLEX", tx.of("ready"), *values.within(start), "LIMIT", 0, _CANDIDATES) for start in starts
         ]
-        more: list[Command] = [self._leases(tx.session), ("HGET", of("session"), b"record")]
-        tx.prefetch(*ranges, *more, ("HGETALL", tx.keys.proxies))
-        flat, record = tx.need(*more)
-        late = [one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady]
-        found = zip(starts, tx.need(*ranges), strict=True)
-        places = sorted(entry[len(start) :] for start, entries in found for entry in entries)
+        proxies: Command = ("HGETALL", tx.keys.proxies)  # which a claim needs then
+        flat, record, _, *found = tx.need(self._leases(tx), tx.field("session", "record"), proxies, *ranges)
+        late = [one for one, end in scored(flat) if end <= tx.now.steady]
+        places = sorted(entry[len(start) :] for start, some in zip(starts, found, strict=True) for entry in some)
         guarded = states.approval_required(records.read(Session, values.text_of(record)) if record else None)
         for ids in itertools.batched([*late, *values.ids_of(places, b"")], _AT_ONCE, strict=False):
-            for call in self.records_of(Call, tx.need(*(("HGET", of("call"), one) for one in ids))):
+            for call in self.records_of(Call, tx.peek("call", *ids)):
                 if call.name in names and states.is_claimable(call, approval_required=guarded, steady=tx.now.steady):
                     yield call
 
@@ -265,13 +261,9 @@ class RedisCalls(RedisBase):
 
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
         def compute(tx: Transaction) -> float | None:
-            (flat,) = tx.need(self._leases(session))
-            calls = tx.need(*(("HGET", tx.keys.of(session, "call"), one) for one in flat[::2]))
-            left = (
-                states.lease_left(one, steady=tx.now.steady)
-                for one in self.records_of(Call, calls)
-                if one.name in names
-            )
+            (flat,) = tx.need(self._leases(tx))
+            calls = [one for one in self.records_of(Call, tx.peek("call", *flat[::2])) if one.name in names]
+            left = [states.lease_left(one, steady=tx.now.steady) for one in calls]
             return min((seconds for seconds in left if seconds is not None), default=None)
 
         return await transact(self, session, compute, reads=True)
@@ -283,35 +275,27 @@ class RedisCalls(RedisBase):
         return await self._change(
             session,
             call_id,
-            lambda call, now: states.renewed(call, worker=worker, lease=lease, now=now),
+            lambda call, tx: states.renewed(call, worker=worker, lease=lease, now=tx.now),
             quietly=lease > 0,
         )
 
     async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        return await self._change(session, call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
+        return await self._change(session, call_id, lambda call, tx: states.started(call, loop_id=loop_id, now=tx.now))
 
     async def decide(
         self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
     ) -> Call:
-        def compute(tx: Transaction) -> Call:
-            tx.prefetch(("HGETALL", tx.keys.proxies), ("HGET", tx.keys.of(session, "call"), call_id.encode()))
-            (value,) = tx.get("call", call_id)
-            call = self._call_of(value, session, call_id)
-            after = states.decided(
-                call, approved=approved, reason=reason, args=args, proxies=self._proxies(tx), now=tx.now
-            )
-            if after is None:
-                return call
-            put_call(tx, call, after)
-            return after
+        def change(call: Call, tx: Transaction) -> Call | None:
+            proxies = self._proxies(tx)
+            return states.decided(call, approved=approved, reason=reason, args=args, proxies=proxies, now=tx.now)
 
-        return states.check_decided(await transact(self, session, compute))
+        return states.check_decided(await self._change(session, call_id, change))
 
     async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
         return await self._change(
             session,
             call_id,
-            lambda call, now: states.settled(call, status=status, error=error, has_begun=has_begun, now=now),
+            lambda call, tx: states.settled(call, status=status, error=error, has_begun=has_begun, now=tx.now),
         )
 
     # --- the proxies ------------------------------------------------------------------------------------------
@@ -353,31 +337,29 @@ class RedisCalls(RedisBase):
             settled += await transact(self, name.decode(), lambda tx: self._settle_in(tx, proxy_id))
         return settled
 
-    def _leases(self, session: str) -> Command:
-        return "ZRANGE", self.keys.of(session, "lease"), 0, -1, "WITHSCORES"
+    def _leases(self, tx: Transaction) -> Command:
+        return "ZRANGE", tx.of("lease"), 0, -1, "WITHSCORES"
 
     def _settle_in(self, tx: Transaction, proxy_id: str | None) -> list[Call]:
-        reads: list[Command] = [self._leases(tx.session), ("HGETALL", tx.keys.of(tx.session, "waiting"))]
-        (active,) = tx.get_scores(tx.keys.active, tx.session.encode(), before=[*reads, ("HGETALL", tx.keys.proxies)])
-        flat, waits = tx.need(*reads)
+        score: Command = ("ZSCORE", tx.keys.active, tx.session.encode())
+        waiting: Command = ("HGETALL", tx.of("waiting"))
+        _, flat, waits, _ = tx.need(score, self._leases(tx), waiting, ("HGETALL", tx.keys.proxies))
+        (active,) = tx.watch([score])
         proxies = self._proxies(tx)
-        ids = {one for one, end in zip(flat[::2], flat[1::2], strict=True) if float(end) <= tx.now.steady}
-        ids |= {one for one, proxy in waits.items() if proxy.decode() not in proxies}
+        late = {one for one, end in scored(flat) if end <= tx.now.steady}
+        ids = sorted(late | {one for one, proxy in waits.items() if proxy.decode() not in proxies})
         if not flat and not waits and active is not None and active < tx.now.wall - _IDLE:
-            tx.do_shared("ZREM", tx.keys.active, tx.session)
+            tx.do("ZREM", tx.keys.active, tx.session)
         if not ids:
             return []
-        listed = sorted(ids)
-        places: Command = ("ZMSCORE", tx.keys.of(tx.session, "calls"), *listed)
-        tx.prefetch(places, *(("HGET", tx.keys.of(tx.session, "call"), one) for one in listed))
-        order = dict(zip(listed, tx.need(places)[0], strict=True))
+        places, *found = tx.need(("ZMSCORE", tx.of("calls"), *ids), *(tx.field("call", one) for one in ids))
         settled = []
-        for one in sorted(listed, key=lambda one: float(order[one] or 0)):
-            call = self.record_of(Call, tx.need(("HGET", tx.keys.of(tx.session, "call"), one))[0])
+        for _, one, value in sorted(zip((float(place or 0) for place in places), ids, found, strict=True)):
+            call = self.record_of(Call, value)
             if call is None or proxy_id not in (None, call.proxy_id):
                 continue
             if (after := states.lost(call, proxies=proxies, now=tx.now)) is not None:
-                tx.get("call", one)
+                tx.get("call", one)  # it must still be so
                 put_call(tx, call, after)
                 settled.append(after)
         return settled

@@ -20,7 +20,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis.asyncio as redis
@@ -76,7 +76,7 @@ _NOT_SENT = MasterNotFoundError, AuthenticationError, RedisClusterException
 _LATER = redis.ConnectionError, ClusterError, TryAgainError, RedisClusterException
 """Errors after which an operation is tried again: the connection was cut, or the server is not ready."""
 
-_SHAPED = "HGETALL", "HSCAN", "INFO", "TIME", "XRANGE", "XREAD", "XREVRANGE", "ZSCORE"
+_SHAPED = "HGETALL", "INFO", "TIME", "XRANGE", "XREAD", "XREVRANGE", "ZSCORE"
 """Commands whose replies the package turns into Python values."""
 
 _REFUSED = (
@@ -87,14 +87,19 @@ _REFUSED = (
 
 # --- the URL --------------------------------------------------------------------------------------------------
 
-_FORMS = "use redis://HOST:PORT/DATABASE, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT"
+_URL = re.compile(
+    r"(rediss?)(?:\+(sentinel|cluster))?://(?:([^@:/?]*)(:[^@/?]*)?@)?([^@/?]+)((?:/[^/?]+)*)/?(?:\?(.*))?"
+)
+_PATHS = {"server": r"()(?:/(\d+))?", "sentinel": r"/([^/]+)(?:/(\d+))?", "cluster": r"()(?:/(0))?"}
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-
-Kind = Literal["server", "sentinel", "cluster"]
+_FORMS = (
+    "use redis://HOST:PORT/DATABASE, redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE or "
+    "redis+cluster://HOST:PORT,HOST:PORT, with ?prefix=NAME and ca=FILE"
+)
 
 
 class Address(NamedTuple):
-    kind: Kind
+    kind: str  # server, sentinel or cluster
     hosts: tuple[tuple[str, int], ...]
     tls: bool
     ca: str | None
@@ -116,43 +121,30 @@ class Address(NamedTuple):
     @classmethod
     def read(cls, url: str, environ: Mapping[str, str]) -> "Address":
         """Raises ValueError, whose message does not contain the URL."""
-        scheme, _, rest = url.partition("://")
-        base, _, kind = scheme.partition("+")
+        if (match := _URL.fullmatch(url)) is None:
+            raise ValueError(_FORMS)
+        scheme, kind, user, password, hosts, path, query = match.groups(default="")
+        if password:
+            raise ValueError(f"a password does not belong in the URL: put it in {PASSWORD}")
         kind = kind or "server"
         try:
-            parts = urlsplit(f"redis://{rest}")
-            query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-            login, _, hosts = parts.netloc.rpartition("@")
-            user, has_password, _ = login.partition(":")
+            options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
             addresses = tuple(_host(one, 26379 if kind == "sentinel" else 6379) for one in hosts.split(","))
-            path = [unquote(part) for part in parts.path.split("/")[1:] if part]
-            service = path.pop(0) if kind == "sentinel" else ""
-            database = int(path.pop(0)) if path else 0
-        except (ValueError, IndexError):
+        except ValueError:
             raise ValueError(_FORMS) from None
-        if has_password:
-            raise ValueError(f"a password does not belong in the URL: put it in {PASSWORD}")
-        if path or database < 0 or base not in ("redis", "rediss") or kind not in get_args(Kind):
+        place = re.fullmatch(_PATHS[kind], path)
+        if place is None or options.keys() - {"prefix", "ca"} or (kind == "server" and len(addresses) > 1):
             raise ValueError(_FORMS)
-        if unknown := set(query) - {"prefix", "ca"}:
-            raise ValueError(f"{', '.join(sorted(unknown))}: only prefix and ca can follow the question mark")
-        prefix = query.get("prefix", "toolgraft")
+        prefix = options.get("prefix", "toolgraft")
         if not _PREFIX.fullmatch(prefix):
             raise ValueError("prefix must consist of letters, digits and _ . : -")
-        if kind == "server" and len(addresses) > 1:
-            raise ValueError("several hosts are for redis+sentinel:// and redis+cluster://")
-        if kind == "cluster" and database:
-            raise ValueError(
-                "a Redis Cluster has no databases but 0: leave the number out, and name stores by ?prefix=NAME"
-            )
-        password = environ.get(PASSWORD) or None
-        tls, ca = base == "rediss", query.get("ca")
-        return cls(kind, addresses, tls, ca, unquote(user) or None, password, service, database, prefix)  # type: ignore[arg-type]
+        given = unquote(user) or None, environ.get(PASSWORD) or None, unquote(place[1]), int(place[2] or 0)
+        return cls(kind, addresses, scheme == "rediss", options.get("ca"), *given, prefix)
 
 
 def _host(text: str, port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
-    if not parts.hostname or parts.path:
+    if not parts.hostname:
         raise ValueError("a host is missing")
     return parts.hostname, parts.port or port
 
@@ -338,15 +330,7 @@ class Link:
         """The answers to these commands, in one round trip. Raises StoreUnavailable."""
         if not commands:
             return []
-
-        async def run() -> list[Any]:
-            replies = await self._repeat(commands)
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-            return replies
-
-        return await self._ask(run)
+        return await self._ask(lambda: self._replies(commands))
 
     async def script(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], *, writes: bool = False
@@ -356,11 +340,10 @@ class Link:
         unsure: list[Exception] | None = [] if writes else None
 
         async def run() -> Any:
-            (reply,) = await self._repeat([("EVALSHA", script.digest, *rest)], unsure)
-            if isinstance(reply, NoScriptError):  # a new or restarted server
-                (reply,) = await self._repeat([("EVAL", script.text, *rest)], unsure)
-            if isinstance(reply, Exception):
-                raise reply
+            try:
+                (reply,) = await self._replies([("EVALSHA", script.digest, *rest)], unsure)
+            except NoScriptError:  # a new or restarted server
+                (reply,) = await self._replies([("EVAL", script.text, *rest)], unsure)
             return reply
 
         return await self._ask(run, unsure)
@@ -386,11 +369,13 @@ class Link:
 
         async def run() -> Any:
             try:
-                if self._reader is None:
-                    host, port = await self._place()
-                    options = self._options | {"db": self.address.database, "single_connection_client": True}
-                    self._reader = redis.Redis(host=host, port=port, **options)
-                return await self._reader.execute_command(*command)  # type: ignore[no-untyped-call]
+                if self._reader is None and self.address.kind == "cluster":
+                    node = await self._node(self._client)
+                    options = self._options | {"single_connection_client": True}
+                    self._reader = redis.Redis(host=node.host, port=int(node.port), **options)
+                elif self._reader is None:
+                    self._reader = self._client.client()
+                return await self._reader.execute_command(*command)
             except BaseException:
                 reader, self._reader = self._reader, None
                 if reader is not None:
@@ -398,16 +383,6 @@ class Link:
                 raise
 
         return await self._ask(run, seconds=seconds)
-
-    async def _place(self) -> tuple[str, int]:
-        """Where the server is now. Raises RedisError."""
-        if self._sentinel is not None:
-            host, port = await self._sentinel.discover_master(self.address.service)
-            return host, port
-        if self.address.kind == "cluster":
-            node = await self._node(self._client)
-            return node.host, int(node.port)
-        return self.address.hosts[0]
 
     async def _node(self, client: redis.RedisCluster, *, ask_cluster: bool = False) -> ClusterNode:
         """The node that has the store: all its keys have one hash tag. `ask_cluster`: even if the node is known."""
@@ -417,6 +392,14 @@ class Link:
         if (node := client.get_node_from_key(f"{{{self.address.prefix}}}")) is None:
             raise RedisClusterException("no node of the cluster has the store's keys")
         return node
+
+    async def _replies(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
+        """As `_repeat`. Raises the first ResponseError, too."""
+        replies = await self._repeat(commands, unsure)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     async def _repeat(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
         """The replies; one that the server refuses is a ResponseError. Raises RedisError. `unsure`: gets the errors

@@ -1,13 +1,13 @@
 """Expiry of records in Redis. A mixin of `RedisStore`."""
 
+import functools
 import logging
-from collections.abc import Sequence
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_calls import lease_of
 from store.backends._redis_client import Command
-from store.backends._redis_ledger import StoredTurn, note, noted_at, read_turn
+from store.backends._redis_ledger import put_note, read_turn
 from store.backends._redis_responses import RedisResponses
 from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.base import BATCH, StoreUnavailable
@@ -15,14 +15,11 @@ from store.models import Call
 
 logger = logging.getLogger(__name__)
 
-_SLACK = 3600.0
-"""Seconds by which notes are kept longer: all of them are read to find the old ones."""
-
 _LATER = 3600.0
 """Seconds after which a session is tried again whose records could not be deleted."""
 
-_AGES = ("dated", "cached_at", "thread", "unsent_at")
-"""Zsets by age."""
+_AT_ONCE = {"thread": BATCH // 8}
+"""A thread is deleted as a whole."""
 
 
 class RedisExpiry(RedisResponses):
@@ -33,10 +30,19 @@ class RedisExpiry(RedisResponses):
         if self._clocks.note.paused_until:
             return 0
         now = self.times().wall
-        await self._forget_proxies(now - self.ttl)
-        (names,) = await self.link.run(("ZRANGEBYSCORE", self.keys.due, "-inf", f"({now!r}", "LIMIT", 0, BATCH))
-        deleted = await self._expire_notices(now - self.ttl)
-        left = BATCH
+        proxies, notices, names = await self.link.run(
+            ("HGETALL", self.keys.proxies),
+            ("XRANGE", self.keys.notices, "-", "+", "COUNT", 8 * BATCH),
+            ("ZRANGEBYSCORE", self.keys.due, "-inf", f"({now!r}", "LIMIT", 0, BATCH),
+        )
+        commands: list[Command] = []  # what they delete counts as no record
+        if unused := [name for name, lease in proxies.items() if max(lease_of(lease)) < now - self.ttl]:
+            commands.append(("HDEL", self.keys.proxies, *unused))
+        if old := _older(notices, now - self.ttl):
+            commands.append(("HSET", self.keys.meta, "lost", old[-1]))
+            commands.append(("XTRIM", self.keys.notices, "MINID", old[-1] + 1))
+        await self.link.run(*commands)
+        deleted, left = 0, BATCH
         for name in names:
             try:
                 gone, turns = await self._expire_in(name.decode(), now, left)
@@ -51,146 +57,107 @@ class RedisExpiry(RedisResponses):
                 break
         return deleted
 
-    async def _forget_proxies(self, horizon: float) -> None:
-        (found,) = await self.link.run(("HGETALL", self.keys.proxies))
-        old = [name for name, lease in found.items() if max(lease_of(lease)) < horizon]
-        if old:
-            await self.link.run(("HDEL", self.keys.proxies, *old))
-
-    async def _expire_notices(self, horizon: float) -> int:
-        """Notices are not records: they are not counted."""
-        (entries,) = await self.link.run(("XRANGE", self.keys.notices, "-", "+", "COUNT", 8 * BATCH))
-        old = [entry_id for entry_id, fields in entries if _made_at(entry_id, fields) < horizon]
-        if old:
-            number = int(old[-1].partition(b"-")[0])
-            await self.link.run(
-                ("HSET", self.keys.meta, "lost", number), ("XTRIM", self.keys.notices, "MINID", number + 1)
-            )
-        return 0
+    @property
+    def _lives(self) -> dict[str, float]:
+        """The zsets by age, and the seconds for which their members are kept."""
+        lives = dict.fromkeys(("dated", "cached_at", "thread"), self.ttl)
+        return lives | {"noted": 2 * self.ttl, "unsent_at": min(self.ttl, rules.ANSWERS_KEPT)}
 
     async def _expire_in(self, session: str, now: float, most: int) -> tuple[int, int]:
         """Delete a batch of the session's old records. Returns their number, and the number of turns among them."""
-        notes = await self._old_notes(session, now - 2 * self.ttl - _SLACK)
+        of, horizon = functools.partial(self.keys.of, session), now - self.ttl
 
         def compute(tx: Transaction) -> tuple[int, int]:
-            horizon = now - self.ttl
-            of, old = tx.keys.of, f"({horizon!r}"
+            events: Command = ("XRANGE", of("events"), "-", "+", "COUNT", 2 * BATCH)
+            placed: Command = ("ZRANGEBYSCORE", of("turns"), "-inf", (horizon - NEAR) * 1e6, "LIMIT", 0, BATCH)
             ranges: list[Command] = [
-                ("ZRANGEBYSCORE", of(session, "dated"), "-inf", old, "LIMIT", 0, most),
-                ("ZRANGEBYSCORE", of(session, "turns"), "-inf", (horizon - NEAR) * 1e6, "LIMIT", 0, most),
-                ("ZRANGEBYSCORE", of(session, "cached_at"), "-inf", old, "LIMIT", 0, BATCH),
-                ("ZRANGEBYSCORE", of(session, "thread"), "-inf", old, "LIMIT", 0, BATCH // 8),
+                ("ZRANGEBYSCORE", of(name), "-inf", f"({now - life!r}", "LIMIT", 0, _AT_ONCE.get(name, BATCH))
+                for name, life in self._lives.items()
             ]
-            answers = f"({max(horizon, now - rules.ANSWERS_KEPT)!r}"
-            ranges.append(("ZRANGEBYSCORE", of(session, "unsent_at"), "-inf", answers, "LIMIT", 0, BATCH))
-            events: Command = ("XRANGE", tx.keys.events(session), "-", "+", "COUNT", 2 * BATCH)
-            tx.prefetch(*ranges, events)
-            dated, placed, cached, threads, unsent = tx.need(*ranges)
-            turns = self._old_turns(tx, list(dict.fromkeys([*dated, *placed])), horizon)[:most]
-            for name, found in (("cached_at", cached), ("thread", threads)):
-                if any(age is None or age >= horizon for age in tx.get_scores(of(session, name), *found)):
+            tx.need(events, placed, *ranges)
+            old = dict(zip(self._lives, tx.need(*ranges), strict=True))
+            scores: list[Command] = [("ZSCORE", of(name), one) for name, found in old.items() for one in found]
+            tx.need(*scores)
+            for name, found in old.items():
+                ages = tx.watch([("ZSCORE", of(name), one) for one in found])
+                if any(age is None or age >= now - self._lives[name] for age in ages):
                     raise Stale
-            if any(value is None or _noted_at(value) >= horizon - self.ttl for value in tx.get("plain", *notes)):
-                notes.clear()
-            deleted = self._expire_turns(tx, turns) + self._expire_responses(tx, threads)
-            for name in cached:
-                tx.delete("cached", name)
-                tx.do("ZREM", "cached_at", name)
-            for response_id in unsent:
+            turns = list(dict.fromkeys([*old["dated"], *tx.need(placed)[0]]))
+            deleted, turns_deleted = self._expire_turns(tx, turns, horizon, most)
+            deleted += self._expire_responses(tx, old["thread"])
+            for name, hash_name in (("cached_at", "cached"), ("noted", "plain")):
+                if old[name]:
+                    tx.delete(hash_name, *old[name])
+                    tx.do("ZREM", name, *old[name])
+            for response_id in old["unsent_at"]:
                 self._forget_answer(tx, response_id.decode())
-            if notes:
-                tx.do("HDEL", "plain", *notes)
-            old_events = [one for one, fields in tx.need(events)[0] if _made_at(one, fields) < horizon]
-            if old_events:
-                number = int(old_events[-1].partition(b"-")[0])
-                tx.do_shared("XTRIM", tx.keys.events(session), "MINID", number + 1)
-                tx.do("HSET", "ledger", "lost", number)
-            if turns:
-                tx.deleted = tx.unknown_changes = True
-            return deleted + len(cached) + len(notes) + len(old_events), len(turns)
+            if old_events := _older(tx.need(events)[0], horizon):
+                tx.do("XTRIM", "events", "MINID", old_events[-1] + 1)
+                tx.do("HSET", "ledger", "lost", old_events[-1])
+            return deleted + len(old["cached_at"]) + len(old["noted"]) + len(old_events), turns_deleted
 
         outcome = await transact(self, session, compute)
         await self._note_due(session)
         return outcome
 
-    def _old_turns(self, tx: Transaction, ids: list[bytes], horizon: float) -> list[bytes]:
-        """Those of the turns that are older, or cannot be read."""
-        turns = [read_turn(self, value) if value is not None else None for value in tx.get("turn", *ids)]
-        return [
-            one
-            for one, turn in zip(ids, turns, strict=True)
-            if turn is None or turn.record is None or turn.record.created_at < horizon
-        ]
-
-    def _expire_turns(self, tx: Transaction, ids: Sequence[bytes]) -> int:
-        found = dict(zip(ids, tx.get("turn", *ids), strict=True))
-        turns = {turn_id: read_turn(self, value) for turn_id, value in found.items() if value is not None}
+    def _expire_turns(self, tx: Transaction, ids: list[bytes], horizon: float, most: int) -> tuple[int, int]:
+        """Delete those of these turns that are older or cannot be read, with their calls. Returns the number of deleted
+        records, and of turns that are gone."""
+        found = {one: read_turn(self, value or b"") for one, value in zip(ids, tx.get("turn", *ids), strict=True)}
+        turns = {one: turn for one, turn in found.items() if not turn.record or turn.record.created_at < horizon}
+        if not (old := list(turns)[:most]):
+            return 0, 0
+        turns = {one: turns[one] for one in old}
         call_ids = [call_id for turn in turns.values() for call_id in turn.calls]
         calls = tx.get("call", *call_ids)
         for turn_id, turn in turns.items():
-            _forget_keys(tx, turn_id, turn)
+            entries = (values.prefix(key, flag) for key in turn.keys for flag in (b"0", b"1"))
+            tx.index("key", "turns", turn_id, *entries, remove=True)
+            for key in turn.keys:  # they are known for as long again
+                put_note(tx, key)
+            if turn.record:
+                tx.index("asked", "turns", turn_id, values.prefix(turn.record.user_key), remove=True)
+                tx.index("request", "turns", turn_id, values.prefix(turn.record.request_key), remove=True)
         for call_id, value in zip(call_ids, calls, strict=True):
             if (call := self.record_of(Call, value)) is not None:
                 tx.index("ready", "calls", call_id, values.prefix(call.name.encode()), remove=True)
-            tx.do_shared("UNLINK", tx.keys.of_call(call_id.decode()))
-        for name in ("turns", "dated") if ids else ():
-            tx.do("ZREM", name, *ids)
-        if ids:
-            tx.delete("turn", *ids)
+            tx.do("UNLINK", tx.keys.of_call(call_id.decode()))
+        for name in ("turns", "dated"):
+            tx.do("ZREM", name, *old)
+        tx.delete("turn", *old)
         if call_ids:
             for name in ("calls", "open", "lease"):
                 tx.do("ZREM", name, *call_ids)
-            tx.do("HDEL", "waiting", *call_ids)
-            tx.do("HDEL", "parts", *call_ids)
-            tx.delete("call", *call_ids)
-        return len(turns) + sum(value is not None for value in calls)
-
-    async def _old_notes(self, session: str, horizon: float) -> list[bytes]:
-        """Keys of a batch of notes from before this time."""
-        of = self.keys.of
-        (oldest,) = await self.link.run(("HGET", of(session, "ledger"), "oldest"))
-        if oldest is None or float(oldest) >= horizon:
-            return []
-        cursor, first, old = b"0", float("inf"), list[bytes]()
-        while True:
-            ((cursor, found),) = await self.link.run(("HSCAN", of(session, "plain"), cursor, "COUNT", BATCH))
-            for key, value in found.items():
-                first = min(first, noted := _noted_at(value))
-                if noted < horizon:
-                    old.append(key)
-            if len(old) >= BATCH:
-                return list(dict.fromkeys(old))[: 2 * BATCH]
-            if not int(cursor):
-                break
-        if not old:
-            fields: tuple[object, ...] = ("HDEL", of(session, "ledger"), "oldest")
-            if first != float("inf"):
-                fields = ("HSET", of(session, "ledger"), "oldest", repr(first))
-            await self.link.run(fields)
-        return old
+            for name in ("waiting", "parts", "call"):
+                tx.delete(name, *call_ids)
+        tx.deleted = tx.unknown_changes = True
+        return len(turns) + sum(value is not None for value in calls), len(old)
 
     async def _note_due(self, session: str) -> None:
         """Note when something of the session expires next, unless it has been written meanwhile."""
-        of = self.keys.of
+        of = functools.partial(self.keys.of, session)
 
         def compute(tx: Transaction) -> None:
-            ages: list[Command] = [("ZRANGE", of(session, name), 0, 0, "WITHSCORES") for name in _AGES]
-            first: Command = ("XRANGE", tx.keys.events(session), "-", "+", "COUNT", 1)
-            notes: Command = ("HGET", of(session, "ledger"), "oldest")
-            turn: Command = ("ZRANGE", of(session, "turns"), 0, 0, "WITHSCORES")
-            tx.get_scores(tx.keys.due, session.encode(), before=[*ages, first, notes, turn])
-            lives = (self.ttl, self.ttl, self.ttl, min(self.ttl, rules.ANSWERS_KEPT))
-            times = [float(found[1]) + life for found, life in zip(tx.need(*ages), lives, strict=True) if found]
-            times += [float(place) / 1e6 + NEAR + self.ttl for place in tx.need(turn)[0][1:]]
-            times += (_made_at(*entry) + self.ttl for entry in tx.need(first)[0])
-            if (oldest := tx.need(notes)[0]) is not None:
-                times.append(float(oldest) + 2 * self.ttl + _SLACK)
+            due: Command = ("ZSCORE", self.keys.due, session.encode())
+            first: Command = ("XRANGE", of("events"), "-", "+", "COUNT", 1)
+            ages: list[Command] = [("ZRANGE", of(name), 0, 0, "WITHSCORES") for name in (*self._lives, "turns")]
+            tx.need(due, first, *ages)
+            tx.watch([due])
+            *found, turn = tx.need(*ages)
+            times = [float(one[1]) + life for one, life in zip(found, self._lives.values(), strict=True) if one]
+            times += [float(place) / 1e6 + NEAR + self.ttl for place in turn[1:]]
+            times += [_made_at(*entry) + self.ttl for entry in tx.need(first)[0]]
             if times:
-                tx.do_shared("ZADD", tx.keys.due, repr(min(times)), session)
+                tx.do("ZADD", self.keys.due, repr(min(times)), session)
             else:
-                tx.do_shared("ZREM", tx.keys.due, session)
+                tx.do("ZREM", self.keys.due, session)
 
         await transact(self, session, compute)
+
+
+def _older(entries: list[tuple[bytes, dict[bytes, bytes]]], horizon: float) -> list[int]:
+    """The numbers of those events or notices that were written before this time."""
+    return [int(one.partition(b"-")[0]) for one, fields in entries if _made_at(one, fields) < horizon]
 
 
 def _made_at(entry_id: bytes, fields: dict[bytes, bytes]) -> float:
@@ -199,24 +166,3 @@ def _made_at(entry_id: bytes, fields: dict[bytes, bytes]) -> float:
         return float(fields[b"c"])
     except (LookupError, ValueError):
         return int(entry_id.partition(b"-")[0]) / 1e6
-
-
-def _noted_at(value: bytes) -> float:
-    """When a note was written; a damaged one is old."""
-    try:
-        return noted_at(value)
-    except ValueError:
-        return 0.0
-
-
-def _forget_keys(tx: Transaction, turn_id: bytes, turn: StoredTurn) -> None:
-    """Remove a turn from the indexes. Its keys are known for as long again."""
-    entries = (values.prefix(key, flag) for key in turn.keys for flag in (b"0", b"1"))
-    tx.index("key", "turns", turn_id, *entries, remove=True)
-    for key in turn.keys:
-        tx.do("HSET", "plain", key, note(tx.now.wall, b""))
-        tx.do("HSETNX", "ledger", "oldest", repr(tx.now.wall))
-    if (record := turn.record) is not None:
-        for name, key in (("asked", record.user_key), ("request", record.request_key)):
-            if key:
-                tx.index(name, "turns", turn_id, values.prefix(key), remove=True)

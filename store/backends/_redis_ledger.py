@@ -8,14 +8,16 @@ from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._redis_base import body_of
-from store.backends._redis_calls import RedisCalls, index_call, places_of, put_call, put_parts
+from store.backends._redis_calls import RedisCalls, put_call, scored
 from store.backends._redis_client import Script
-from store.backends._redis_transaction import Stale, Transaction, transact
+from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.base import MATCHES, OutcomeUnknown, TakeOverUnknown
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 
 look_up = functools.cache(lambda: Script("_redis_look_up.lua"))
 
+_TIME = 12
+"""Digits of the time with which a note begins."""
 
 type MayTake = Callable[[float | None, str | None], bool]
 """Whether a retry may take what broke off then at that proxy."""
@@ -75,30 +77,24 @@ class RedisLedger(RedisCalls):
 
         def compute(tx: Transaction) -> None:
             ids = [call.call_id for call in calls]
-            tx.prefetch(
-                ("HGET", tx.keys.of(session, "turn"), turn.turn_id.encode()),
+            tx.need(
+                tx.field("turn", turn.turn_id),
                 *(("GET", tx.keys.of_call(one)) for one in ids),
-                *(("HGET", tx.keys.of(session, "call"), one.encode()) for one in ids),
+                *(tx.field("call", one) for one in ids),
             )
             (value,) = tx.get("turn", turn.turn_id)
             old = read_turn(self, value) if value else None
             fresh = self._new_calls(tx, list(calls))
             new = rules.replaced(old.record if old else None, turn)
             if old is None:
-                tx.place("turns", 0, turn.turn_id)
-                tx.date("dated", "turns", turn.turn_id, turn.created_at)
+                tx.do("PLACE", "turns", 0, turn.turn_id)
+                tx.do("DATE", "dated", tx.of("turns"), turn.turn_id, repr(turn.created_at), NEAR)
             elif old.record and old.record.created_at != new.created_at:
                 tx.do("ZADD", "dated", new.created_at, turn.turn_id)
             tx.due(new.created_at + self.ttl)
             put_turn(tx, old, new, calls=[call.call_id.encode() for call in fresh], keys=keys)
             for offset, call in enumerate(fresh):
-                record = call.model_dump_json()
-                tx.put("call", call.call_id, [], body_of(record))
-                put_parts(tx, call)
-                tx.place("calls", offset, call.call_id)
-                tx.do_shared("SET", self.keys.of_call(call.call_id), session, "EX", self._life)
-                index_call(tx, None, call, offset)
-                tx.record("call.created", record)
+                put_call(tx, None, call, offset=offset)
             tx.touch([turn.turn_id], [*keys, turn.user_key])
 
         await transact(self, session, compute)
@@ -106,7 +102,7 @@ class RedisLedger(RedisCalls):
     def _new_calls(self, tx: Transaction, calls: list[Call]) -> list[Call]:
         """Those of the calls that are in no session yet."""
         calls = list({call.call_id: call for call in calls}.values())
-        owners = tx.get_string(*(self.keys.of_call(call.call_id) for call in calls))
+        owners = tx.watch([("GET", self.keys.of_call(call.call_id)) for call in calls])
         tx.get("call", *(call.call_id for call in calls))
         fresh = []
         for call, owner in zip(calls, owners, strict=True):
@@ -120,8 +116,7 @@ class RedisLedger(RedisCalls):
     async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
         def compute(tx: Transaction) -> None:
             for number, key in enumerate(dict.fromkeys(keys)):
-                tx.do("NOTE", "plain", key, note(tx.now.wall, b""), b"" if number else chain)
-            tx.do("HSETNX", "ledger", "oldest", repr(tx.now.wall))
+                put_note(tx, key, b"" if number else chain)
             tx.due(tx.now.wall + 2 * self.ttl)
             tx.touch((), keys)
 
@@ -162,7 +157,7 @@ class RedisLedger(RedisCalls):
         now, turns, calls, by_key, plain, are_known = reply
         self.link.note_time(int(now))
         found = LedgerMatches(known={may_know[at] for at in are_known})
-        found.plain = {asked[at]: chain_of(value) for at, value in plain}
+        found.plain = {asked[at]: value[_TIME:] for at, value in plain}
         for turn_id, value in turns:
             if (turn := self.record_of(Turn, value)) is not None:
                 found.turns[turn_id.decode()] = turn
@@ -216,9 +211,8 @@ class RedisLedger(RedisCalls):
         after = rules.place("turn", cursor)
         key = self.keys.of(session, "turns")
         (found,) = await self.link.run(("ZRANGEBYSCORE", key, f"({after}", "+inf", "WITHSCORES", "LIMIT", 0, limit + 1))
-        places = places_of(found)
-        records = await self._fields(session, "turn", [turn_id for turn_id, _ in places])
-        rows = [(place, self.record_of(Turn, value)) for (_, place), value in zip(places, records, strict=True)]
+        records = await self._fields(session, "turn", found[::2])
+        rows = [(int(p), self.record_of(Turn, value)) for (_, p), value in zip(scored(found), records, strict=True)]
         return rules.page_of(rows, "turn", limit)
 
     # --- answers that broke off, for requests that are sent again -----------------------------------------------
@@ -281,7 +275,7 @@ class RedisLedger(RedisCalls):
             ids = values.ids_of(entries, start)
             if not ids:
                 return None
-            tx.prefetch(("HGETALL", tx.keys.proxies), *(("HGET", tx.keys.of(session, name), one) for one in ids))
+            tx.need(("HGETALL", tx.keys.proxies), *(tx.field(name, one) for one in ids))
             may_take = functools.partial(
                 rules.can_be_retaken,
                 proxies=self._proxies(tx),
@@ -311,14 +305,7 @@ class RedisLedger(RedisCalls):
         return calls
 
 
-def note(noted: float, chain: bytes) -> bytes:
-    return f"{int(noted):012d}".encode() + chain
-
-
-def chain_of(value: bytes) -> bytes:
-    return value[12:]
-
-
-def noted_at(value: bytes) -> float:
-    """Raises ValueError: the note is damaged."""
-    return float(value[:12])
+def put_note(tx: Transaction, key: bytes, chain: bytes = b"") -> None:
+    """Note the key of a turn without calls."""
+    tx.do("NOTE", "plain", key, f"{int(tx.now.wall):0{_TIME}d}", chain)
+    tx.do("ZADD", "noted", tx.now.wall, key)

@@ -1,33 +1,30 @@
 -- Reads the ledger for a history.
 --
 -- KEYS: the index of keys, the turns, the calls, the keys of turns without calls.
--- ARGV: matches, then three lists, each after its length:
---   ids of turns
---   keys
---   keys that may be known
+-- ARGV: matches, then three lists, each after its length: ids of turns, keys, keys that may be known
 -- Returns the server's time in microseconds; the turns' values; the calls' values; for each key that was found its
 -- position and the ids of its turns; for each key of a turn without calls its position and value; and the positions of
 -- the known keys.
 
-local position = 0
-local function take()
-  position = position + 1
-  return ARGV[position]
+local position = 1
+local function list()
+  local all, first = {}, position + 1
+  position = first + tonumber(ARGV[first])
+  for at = first + 1, position do
+    all[#all + 1] = ARGV[at]
+  end
+  return all
 end
 
-local matches = tonumber(take())
-local wanted, turns = {}, {}
-local function want(id)
-  if not wanted[id] then
-    wanted[id] = true
-    turns[#turns + 1] = id
+local function values_of(hash, fields)
+  local found = {}
+  for first = 1, #fields, 1000 do
+    local part = redis.call('HMGET', hash, unpack(fields, first, math.min(first + 999, #fields)))
+    for _, value in ipairs(part) do
+      found[#found + 1] = value
+    end
   end
-end
-
-local function each(all, work)
-  for first = 1, #all, 1000 do
-    work({unpack(all, first, math.min(first + 999, #all))}, first - 1)
-  end
+  return found
 end
 
 -- How the entries of a key in the index begin; `prefix` in _redis_values.py.
@@ -35,73 +32,62 @@ local function start_of(key)
   return string.char(math.floor(#key / 256), #key % 256) .. key .. '\0\1'
 end
 
-for _ = 1, tonumber(take()) do
-  want(take())
+local matches = tonumber(ARGV[1])
+local turns, keys, may_know = list(), list(), list()
+local wanted = {}
+for _, id in ipairs(turns) do
+  wanted[id] = true
 end
 
-local keys, found = {}, {}
-for index = 1, tonumber(take()) do
-  keys[index] = take()
-  local start = start_of(keys[index])
+local found = {}
+for index, key in ipairs(keys) do
+  local start, ids = start_of(key), {}
   local entries = redis.call('ZREVRANGEBYLEX', KEYS[1], '[' .. start .. ':', '[' .. start, 'LIMIT', 0, matches + 1)
-  if #entries > 0 then
-    local ids = {}
-    for at, entry in ipairs(entries) do
-      ids[at] = string.sub(entry, #start + 18)
-      if at <= matches then
-        want(ids[at])
-      end
+  for at, entry in ipairs(entries) do
+    ids[at] = string.sub(entry, #start + 18)
+    if at <= matches and not wanted[ids[at]] then
+      wanted[ids[at]] = true
+      turns[#turns + 1] = ids[at]
     end
+  end
+  if #ids > 0 then
     found[#found + 1] = {index - 1, ids}
   end
 end
 
 local known = {}
-for index = 1, tonumber(take()) do
-  local start = start_of(take())
+for index, key in ipairs(may_know) do
+  local start = start_of(key)
   if #redis.call('ZRANGEBYLEX', KEYS[1], '[' .. start, '[' .. start .. ':', 'LIMIT', 0, 1) > 0 then
     known[#known + 1] = index - 1
   end
 end
 
 local plain = {}
-each(keys, function(part, before)
-  for index, value in ipairs(redis.call('HMGET', KEYS[4], unpack(part))) do
-    if value then
-      plain[#plain + 1] = {before + index - 1, value}
-    end
+for index, value in ipairs(values_of(KEYS[4], keys)) do
+  if value then
+    plain[#plain + 1] = {index - 1, value}
   end
-end)
+end
 
-local function number(value, at) -- of a damaged value: 0
+-- The string at this place in a value, and the place behind it. Of a damaged value: '' and no farther.
+local function string_at(value, at)
   local high, low = string.byte(value, at, at + 1)
-  return low and high * 256 + low or 0
+  local size = low and high * 256 + low or 0
+  return string.sub(value, at + 2, at + 1 + size), at + 2 + size
 end
 
 local records, calls = {}, {}
-each(turns, function(part)
-  for index, value in ipairs(redis.call('HMGET', KEYS[2], unpack(part))) do
-    if value then
-      records[#records + 1] = {part[index], value}
-      local at = 11 -- after the stamp and the number of strings
-      local size = number(value, at)
-      local count = tonumber(string.sub(value, at + 2, at + 1 + size)) or 0
-      at = at + 2 + size
-      for _ = 1, math.min(count, #value) do
-        size = number(value, at)
-        calls[#calls + 1] = string.sub(value, at + 2, at + 1 + size)
-        at = at + 2 + size
-      end
+for index, value in ipairs(values_of(KEYS[2], turns)) do
+  if value then
+    records[#records + 1] = {turns[index], value}
+    local count, at = string_at(value, 11) -- after the stamp and the number of strings
+    for _ = 1, math.min(tonumber(count) or 0, #value) do
+      calls[#calls + 1], at = string_at(value, at)
     end
   end
-end)
-
-local answers = {}
-each(calls, function(part)
-  for index, value in ipairs(redis.call('HMGET', KEYS[3], unpack(part))) do
-    answers[#answers + 1] = value
-  end
-end)
+end
 
 local time = redis.call('TIME')
-return {string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2])), records, answers, found, plain, known}
+local now = string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2]))
+return {now, records, values_of(KEYS[3], calls), found, plain, known}

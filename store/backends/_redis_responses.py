@@ -10,7 +10,7 @@ import pydantic_core
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
-from store.backends._redis_client import Command, Script
+from store.backends._redis_client import Script
 from store.backends._redis_ledger import MayTake, RedisLedger
 from store.backends._redis_transaction import Transaction, transact
 from store.base import ConversationMoved, UnknownResponse
@@ -76,11 +76,8 @@ class RedisResponses(RedisLedger):
         parts = {call_id: _json(part) for call_id, part in response.calls.items()}
 
         def compute(tx: Transaction) -> None:
-            ids = [one.encode() for one in (response_id, response.previous) if one is not None]
-            nodes: list[Command] = [("HGET", tx.keys.of(tx.session, "node"), one) for one in ids]
-            if name is not None:
-                nodes.append(("HGET", tx.keys.of(tx.session, "head"), name.encode()))
-            tx.prefetch(*nodes)
+            heads = [] if name is None else [tx.field("head", name)]
+            tx.need(*heads, *(tx.field("node", one) for one in (response_id, response.previous) if one is not None))
             if name is not None and (current := _text(tx.get("head", name)[0])) != head:
                 raise ConversationMoved(name, current, head)
             before = None
@@ -97,7 +94,7 @@ class RedisResponses(RedisLedger):
             tx.put("response", response_id, [], body_of(record))
             if columns:
                 tx.put("document", response_id, [], values.compress(document))
-            tx.place("responses", 0, response_id)
+            tx.do("PLACE", "responses", 0, response_id)
             tx.index("member", "responses", response_id, values.prefix(thread.encode()))
             tx.do("ZADD", "thread", repr(tx.now.wall), thread)
             if name is not None:
@@ -138,13 +135,9 @@ class RedisResponses(RedisLedger):
             raise UnknownResponse("a response cannot be read") from None
 
     async def response(self, session: str, response_id: str) -> Response:
-        of = self.keys.of
-        record, document = await self.link.run(
-            ("HGET", of(session, "response"), response_id), ("HGET", of(session, "document"), response_id)
-        )
-        if record is None:
+        if (found := (await self.responses(session, [response_id])).get(response_id)) is None:
             raise rules.unknown_response(session, response_id)
-        return self._response_of(record, document)
+        return found
 
     async def responses(self, session: str, response_ids: Collection[str]) -> dict[str, Response]:
         self.check_open()
@@ -258,14 +251,10 @@ class RedisResponses(RedisLedger):
             if value is not None
         }
         names = list(dict.fromkeys(node.conversation for node in nodes.values() if node.conversation is not None))
-        tx.prefetch(
-            *(("HGET", tx.keys.of(tx.session, "head"), name.encode()) for name in names),
-            *(("HGET", tx.keys.of(tx.session, "unsent"), one) for one in ids),
-            *(
-                ("HGET", tx.keys.of(tx.session, "given"), call_id.encode())
-                for node in nodes.values()
-                for call_id in node.calls
-            ),
+        tx.need(
+            *(tx.field("head", name) for name in names),
+            *(tx.field("unsent", one) for one in ids),
+            *(tx.field("given", call_id) for node in nodes.values() for call_id in node.calls),
         )
         for name, head in zip(names, tx.get("head", *names), strict=True):
             if _text(head) in nodes:

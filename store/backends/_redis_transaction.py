@@ -7,6 +7,7 @@ everything that was read with what is there, and writes; if something differs, t
 
 import asyncio
 import functools
+import itertools
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from store.backends import _redis_values as values
 from store.backends._clocks import Now
 from store.backends._redis_client import Command, Script
-from store.backends._redis_values import STAMPED, Keys
+from store.backends._redis_values import STAMPED, Key, Keys
 from store.models import Call
 
 if TYPE_CHECKING:
@@ -48,107 +49,93 @@ class Stale(Exception):
 
 
 class Transaction:
-    """`known`: the answers to commands that were read before."""
+    """`known`: the answers to commands that were read before. Keys can be given as names of keys of the session."""
 
     def __init__(self, store: "RedisBase", session: str, known: dict[Command, Any]) -> None:
         self.keys: Keys = store.keys
         self.session = session
         self.stamp = values.new_stamp()
         self.now: Now = store.times()
-        self.operations: list[tuple[str, bytes, tuple[Any, ...]]] = []
-        self.events: list[tuple[str, str]] = []
+        self.operations: list[tuple[Any, ...]] = []
         self.calls: list[tuple[str, str | None]] = []  # written: id, and the tool if it can be claimed
         self.deleted = False
         self.touched: tuple[set[str], set[bytes]] | None = None  # turns and keys of the ledger
         self.unknown_changes = False
         self.conditions: dict[Command, Any] = {}
-        self.written: dict[tuple[bytes, bytes], bytes | None] = {}
+        self.life = store.life
+        self._written: set[Command] = set()
+        self._has_events = False
         self._store = store
         self._known = known
 
     # --- reading ----------------------------------------------------------------------------------------------
 
     def need(self, *commands: Command) -> list[Any]:
-        """The answers to these commands, which are not compared when the transaction is applied."""
+        """The answers to these commands, which are not compared when the transaction is applied. Read in one round
+        trip, also before they are asked for one after the other."""
         if missing := [command for command in commands if command not in self._known]:
             raise Unread(missing)
         return [self._known[command] for command in commands]
 
-    def get(self, name: str, *fields: str | bytes) -> list[bytes | None]:
-        """The values of these fields of a hash of the session."""
-        key = self.keys.of(self.session, name)
-        return self._watched([("HGET", key, _bytes(field)) for field in fields])
+    def get(self, name: str, *fields: str | bytes) -> list[Any]:
+        """The values of these fields of a hash of the session, compared when the transaction is applied."""
+        return self.watch([self.field(name, field) for field in fields])
 
-    def get_string(self, *keys: bytes) -> list[bytes | None]:
-        return self._watched([("GET", key) for key in keys])
+    def peek(self, name: str, *fields: str | bytes) -> list[Any]:
+        """As `get`, not compared."""
+        return self.need(*(self.field(name, field) for field in fields))
 
-    def get_scores(self, key: bytes, *members: bytes, before: Sequence[Command] = ()) -> list[Any]:
-        """The scores of members of a zset, read before other commands."""
-        scores: list[Command] = [("ZSCORE", key, member) for member in members]
-        self.prefetch(*scores, *before)
-        return self._watched(scores)
-
-    def prefetch(self, *commands: Command) -> None:
-        """Read all of these in one round trip, before they are asked for one after the other."""
-        self.need(*commands)
-
-    def _watched(self, commands: list[Command]) -> list[Any]:
+    def watch(self, commands: list[Command]) -> list[Any]:
+        """The answers to GET, HGET and ZSCORE, compared when the transaction is applied."""
         found = self.need(*commands)
         self.conditions.update(zip(commands, found, strict=True))
         return found
 
+    def of(self, name: str) -> Key:
+        return self.keys.of(self.session, name)
+
+    def field(self, name: str, field: str | bytes) -> Command:
+        """The command that reads this field of a hash of the session."""
+        return "HGET", self.of(name), field.encode() if isinstance(field, str) else field
+
     # --- writing ----------------------------------------------------------------------------------------------
 
-    def do(self, operation: str, name: str, *arguments: Any) -> None:
-        """Run this command on a key of the session."""
-        self.operations.append((operation, self.keys.of(self.session, name), arguments))
-
-    def do_shared(self, operation: str, key: bytes, *arguments: Any) -> None:
-        self.operations.append((operation, key, arguments))
+    def do(self, operation: str, key: str | Key, *arguments: Any) -> None:
+        """Run this command, or an operation of the script."""
+        self.operations.append((operation, key if isinstance(key, Key) else self.of(key), *arguments))
 
     def put(self, name: str, field: str | bytes, strings: Sequence[bytes], body: bytes) -> None:
         """Write a stamped value."""
-        key, field = self.keys.of(self.session, name), _bytes(field)
-        value = values.pack(self.stamp, strings, body)
-        self.operations.append(("HSET", key, (field, value)))
-        self.written[key, field] = value
+        self.do("HSET", name, field, values.pack(self.stamp, strings, body))
+        self._written.add(self.field(name, field))
 
     def delete(self, name: str, *fields: str | bytes) -> None:
-        key = self.keys.of(self.session, name)
-        self.operations.append(("HDEL", key, fields))
-        self.written |= {(key, _bytes(field)): None for field in fields}
+        self.do("HDEL", name, *fields)
+        self._written.difference_update(self.field(name, field) for field in fields)
 
     def once(self) -> None:
         """Note that the transaction was applied, for one that may leave no stamped value."""
-        key = self._own_mark
-        self.conditions["GET", key] = None
-        self.do_shared("SET", key, "1", "EX", _MARKED)
+        self.conditions["GET", self._own_mark] = None
+        self.do("SET", self._own_mark, "1", "EX", _MARKED)
 
     @property
-    def _own_mark(self) -> bytes:
+    def _own_mark(self) -> Key:
         return self.keys.shared(f"applied:{self.stamp.hex()}")
-
-    def place(self, name: str, offset: int, member: str | bytes) -> None:
-        """Add a member after all that are there, the one of the next offset after this one."""
-        self.do("PLACE", name, offset, member)
-
-    def date(self, name: str, source: str, member: str, date: float) -> None:
-        """Note when a new member of the zset `source` was made, if its place there does not tell."""
-        self.do("DATE", name, _Key(self.keys.of(self.session, source)), member, repr(date), NEAR)
 
     def index(self, name: str, source: str, member: str | bytes, *starts: bytes, remove: bool = False) -> None:
         """Add to (or remove from) an index the entries for a member, which has its place in the zset `source`."""
-        for part in _batched(starts):
-            operation = "UNINDEX" if remove else "INDEX"
-            self.do(operation, name, _Key(self.keys.of(self.session, source)), member, *part)
+        for part in itertools.batched(starts, 1000, strict=False):  # Lua's stack is small
+            self.do("INDEX", name, "ZREM" if remove else "ZADD", self.of(source), member, *part)
 
     def record(self, kind: str, data: str) -> None:
         """An event of this transaction; `data` is JSON."""
-        self.events.append((kind, data))
+        fields = "t", kind, "d", values.compress(data), "c", repr(round(self.now.wall, 3))
+        self.do("EVENT", "events", MAX_EVENTS, self.of("ledger"), *fields)
+        self._has_events = True
 
     def due(self, at: float) -> None:
         """Something of the session expires at this time."""
-        self.do_shared("ZADD", self.keys.due, "LT", at, self.session)
+        self.do("ZADD", self.keys.due, "LT", at, self.session)
 
     def wrote_call(self, call: Call, claimable: bool) -> None:
         self.calls.append((call.call_id, call.name if claimable else None))
@@ -162,77 +149,42 @@ class Transaction:
 
     def was_applied(self, conflicts: dict[Command, Any]) -> bool:
         """Whether it was applied before, and its answer was lost with a connection."""
-        own = {("HGET", *place) for place, value in self.written.items() if value is not None}
-        if conflicts.get(("GET", self._own_mark)):
-            return True
-        return any(command in own and (value or b"").startswith(self.stamp) for command, value in conflicts.items())
+        return bool(conflicts.get(("GET", self._own_mark))) or any(
+            command in self._written and (value or b"").startswith(self.stamp) for command, value in conflicts.items()
+        )
 
-    @property
-    def has_writes(self) -> bool:
-        return bool(self.operations or self.events)
-
-    def arguments(self, life: int, *, named: bool) -> tuple[list[bytes], list[Any]]:
-        """The keys and the arguments of the script. `named`: it returns the replication id of its server."""
-        keys: dict[bytes, int] = {self.keys.number: 1}
-        of = self.keys.of
-
-        def at(key: bytes) -> int:
-            return keys.setdefault(key, len(keys) + 1)
-
-        lasting = self.keys.of(self.session, "session")
-        begin = of(self.session, "")
-        operations = list(self.operations)
+    def arguments(self) -> tuple[list[bytes], list[Any]]:
+        """The keys of the script, and its lists of conditions and operations."""
         if self.touched is not None or self.unknown_changes:
-            names = [_Key(of(self.session, name)) for name in ("turns", "writes")]
             entry = b"" if self.unknown_changes or self.touched is None else values.pack_write(*self.touched)
-            operations.append(
-                ("REVISE", of(self.session, "ledger"), (*names, values.MOST_WRITES, values.WRITES_KEPT, entry))
+            self.do(
+                "REVISE", "ledger", self.of("turns"), self.of("writes"), values.MOST_WRITES, values.WRITES_KEPT, entry
             )
-        if self.events:
-            operations.append(("ZADD", self.keys.due, ("LT", self.now.wall + self._store.ttl, self.session)))
-        own = dict.fromkeys(key for _, key, _ in operations if key.startswith(begin) and key != lasting)
-        operations += (("EXPIRE", key, ()) for key in own)
-
-        out: list[Any] = [life, int(named), len(self.conditions)]
-        for command, value in self.conditions.items():
-            kind, key, *field = command
+        if self._has_events:
+            self.due(self.now.wall + self._store.ttl)
+        own, lasting = self.of(""), self.of("session")
+        for key in dict.fromkeys(key for _, key, *_ in self.operations if key.startswith(own) and key != lasting):
+            self.do("EXPIRE", key, self.life)
+        if self._has_events or self.calls or self.deleted:
+            wakes = json.dumps({"calls": self.calls, "changed": self.deleted}, separators=(",", ":"))
+            fields = "s", self.session, "c", int(self.now.wall), "w", wakes
+            self.do("NOTICE", self.keys.notices, MAX_NOTICES, self.keys.meta, *fields)
+        conditions = []
+        for (kind, key, *field), value in self.conditions.items():
             if kind == "HGET" and key.rpartition(b":")[2].decode() in STAMPED:
                 kind, value = "STAMP", value and value[: values.STAMP]
-            out += (kind, at(key), field[0] if field else b"", b"" if value is None else value)
-        out.append(len(operations))
-        for name, key, arguments in operations:
-            out += (name, at(key), len(arguments))
-            out += (at(one.key) if isinstance(one, _Key) else one for one in arguments)
-        created = repr(round(self.now.wall, 3))
-        out.append(len(self.events))
-        stream, notes = self.keys.events(self.session), of(self.session, "ledger")
-        for kind, data in self.events:
-            out += (at(stream), at(notes), MAX_EVENTS, kind, values.compress(data), created)
-        wakes = self._wakes()
-        out.append(1 if wakes else 0)
-        if wakes:
-            out += (at(self.keys.notices), at(self.keys.meta), MAX_NOTICES, self.session, int(self.now.wall), wakes)
-        return list(keys), out
+            conditions.append((kind, key, field[0] if field else b"", b"" if value is None else value))
+        keys = {self.keys.number: 1}
 
-    def _wakes(self) -> str:
-        if not (self.events or self.calls or self.deleted):
-            return ""
-        return json.dumps({"calls": self.calls, "changed": self.deleted}, separators=(",", ":"))
+        def flat(rows: Sequence[Sequence[Any]]) -> list[Any]:
+            found: list[Any] = [len(rows)]
+            for row in rows:
+                found.append(len(row))
+                found += (keys.setdefault(one, len(keys) + 1) if isinstance(one, Key) else one for one in row)
+            return found
 
-
-class _Key:
-    """A key among the arguments of an operation."""
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _batched(values: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    return (values[at : at + 1000] for at in range(0, len(values), 1000))  # Lua's stack is small
+        arguments = flat(conditions) + flat(self.operations)
+        return list(keys), arguments
 
 
 async def transact[T](
@@ -247,24 +199,16 @@ async def transact[T](
         tx = Transaction(store, session, known)
         try:
             result = compute(tx)
+            if not tx.operations or not (conflicts := await store.apply(tx)):
+                return result
+            known = {command: value for command, value in known.items() if command in tx.conditions} | conflicts
         except Unread as unread:
             known.update(zip(unread.commands, await store.link.run(*unread.commands), strict=True))
             continue
         except Stale:
             known = {}
-            attempt = await _pause(store, attempt)
-            continue
-        if not tx.has_writes or not (conflicts := await store.apply(tx)):
-            return result
-        watched = {command: value for command, value in known.items() if command in tx.conditions}
-        known = {**watched, **conflicts}
-        attempt = await _pause(store, attempt)
-
-
-async def _pause(store: "RedisBase", attempt: int) -> int:
-    """Returns the number of attempts. Raises StoreUnavailable after too many."""
-    if attempt == ATTEMPTS:
-        store.link.fail("too many writes at the same time")
-    if attempt:
-        await asyncio.sleep(random.random() * min(0.05, 0.001 * 2**attempt))
-    return attempt + 1
+        if attempt == ATTEMPTS:
+            store.link.fail("too many writes at the same time")
+        if attempt:
+            await asyncio.sleep(random.random() * min(0.05, 0.001 * 2**attempt))
+        attempt += 1

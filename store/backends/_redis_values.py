@@ -164,7 +164,7 @@ def _revision(entry: bytes) -> bytes:
 
 SESSION: Final = (
     "session",  # hash: the session's record, its version, and the version it had when it was deleted
-    "ledger",  # hash: the revision, the last dropped event, and the time of the oldest note
+    "ledger",  # hash: the revision, and the last dropped event
     "writes",  # zset: the last writes to the ledger, by the resulting revision
     "turn",  # hash by turn id: keys, ids of calls, record
     "turns",  # zset: turn ids by place
@@ -173,6 +173,7 @@ SESSION: Final = (
     "asked",  # index: user key → unbound turn id
     "request",  # index: request key → turn id of an undelivered turn
     "plain",  # hash: key of a turn without calls → time of the note, chain
+    "noted",  # zset: keys of turns without calls by age
     "call",  # hash by call id: record
     "parts",  # hash by call id: the parts of its result, as JSON
     "calls",  # zset: call ids by place
@@ -199,6 +200,10 @@ STAMPED: Final = frozenset({"turn", "call", "cached", "response", "node", "docum
 """Hashes whose values begin with a stamp. Other values are compared as a whole."""
 
 
+class Key(bytes):
+    """A key of the server. Among the arguments of a transaction's script it stands for its position."""
+
+
 class Keys:
     def __init__(self, prefix: str, *, one_slot: bool = False) -> None:
         self.prefix = prefix
@@ -219,16 +224,16 @@ class Keys:
         """Hash: proxy → end of its lease, and when it was last alive."""
         self.ping = self.shared("ping")
 
-    def shared(self, name: str) -> bytes:
-        return f"{{{self.prefix}}}:{name}".encode()
+    def shared(self, name: str) -> Key:
+        return Key(f"{{{self.prefix}}}:{name}".encode())
 
-    def of_call(self, call_id: str) -> bytes:
+    def of_call(self, call_id: str) -> Key:
         """String: the session of this call."""
         return self.shared(f"call:{call_id}")
 
-    def of(self, session: str, name: str) -> bytes:
-        return f"{self._begin % session}{name}".encode()
+    def of(self, session: str, name: str) -> Key:
+        return Key(f"{self._begin % session}{name}".encode())
 
-    def events(self, session: str) -> bytes:
+    def events(self, session: str) -> Key:
         """Stream: the session's events."""
         return self.of(session, "events")

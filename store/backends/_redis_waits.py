@@ -1,7 +1,5 @@
-"""Waiting in Redis: one task of each process reads the notices that writes leave, and wakes those who wait.
-
-A waiter registers, then reads, then waits: a write is either in what it reads, or wakes it. Notices of writes that this
-process knew before do not wake it. A mixin of `RedisStore`.
+"""Waiting in Redis: one task of each process reads the notices that writes leave, and wakes those who wait. A wait that
+has begun goes on through an outage. A mixin of `RedisStore`.
 """
 
 import asyncio
@@ -14,17 +12,13 @@ from collections.abc import Awaitable, Callable, Collection
 import pydantic_core
 
 from store.backends._redis_responses import RedisResponses
-from store.backends._waiters import Key
+from store.backends._waits import Key
 from store.base import StoreUnavailable
-from store.models import Call, Event
 
 logger = logging.getLogger(__name__)
 
 _BLOCK = 2.0
 """Seconds that one reading of notices waits for the next one."""
-
-_LOOK = 10.0
-"""Seconds after which a waiter looks, even if nothing has woken it."""
 
 _REST = 0.05
 """Seconds between two readings of notices while nobody waits for any."""
@@ -83,7 +77,7 @@ class RedisWaits(RedisResponses):
                 for entry_id, fields in entries:
                     self._position = entry_id.decode()
                     try:
-                        self._wake(int(entry_id.partition(b"-")[0]), fields)
+                        self._wake_by(int(entry_id.partition(b"-")[0]), fields)
                     except (LookupError, TypeError, ValueError):  # damaged: it may have been for anybody
                         self._waiters.wake_all()
                 if len(entries) == _AT_ONCE:  # others before these may have been dropped
@@ -91,20 +85,14 @@ class RedisWaits(RedisResponses):
             if found:
                 await self._waiters.wanted(_REST)
 
-    def _wake(self, number: int, fields: dict[bytes, bytes]) -> None:
+    def _wake_by(self, number: int, fields: dict[bytes, bytes]) -> None:
         session, wakes = fields[b"s"].decode(), pydantic_core.from_json(fields[b"w"])
-        if wakes["changed"] and self.on_change is not None:
+        changed = [session] if wakes["changed"] else []
+        if changed and self.on_change is not None:
             self.on_change(session)
-        if not self._waiters:
-            return
-        keys: list[Key] = [("events", None), ("events", session)] if int(fields[b"n"]) else []
-        if wakes["changed"]:
-            keys.append(("session", session))
-        for call_id, tool in wakes["calls"]:
-            keys.append(("call", call_id))
-            if tool is not None:
-                keys.append(("claim", session, tool))
-        self._waiters.wake(keys, number)
+        if self._waiters:
+            calls = [(session, call_id, tool) for call_id, tool in wakes["calls"]]
+            self._wake([session] if int(fields[b"n"]) else [], calls, changed, number)
 
     async def _check_history(self) -> None:
         """Give the store another epoch if its server has lost writes: the last notice that was read is not there, and
@@ -134,67 +122,29 @@ class RedisWaits(RedisResponses):
     async def _wait[T](
         self, keys: Collection[Key], timeout: float, look: Callable[[], Awaitable[T | None]]
     ) -> T | None:
-        """What `look` returns, as soon as that is not None; None after the timeout, or when the store is closed. A wait
-        that has begun goes on through an outage."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         has_looked = False
-        while True:
-            with self._waiters.listening(keys, self._last_number) as woken:
+
+        async def look_through_outages() -> T | None:
+            nonlocal has_looked
+            while True:
                 try:
                     found = await look()
                 except StoreUnavailable:
-                    if not self.link.is_open:
-                        return None
-                    if not has_looked:
+                    if not self.link.is_open or not has_looked:
                         raise
-                    if (remaining := deadline - clock()) <= 0:
-                        return None
-                    await asyncio.sleep(min(remaining, _PAUSE[0]))  # the breaker may be closed
+                    await asyncio.sleep(min(max(deadline - clock(), 0), _PAUSE[0]))  # the breaker may be closed
                     await self.recovered(max(deadline - clock(), 0))
-                    continue
-                has_looked = True
-                remaining = deadline - clock()
-                if found is not None or remaining <= 0:
-                    return found
-                try:
-                    async with asyncio.timeout(min(remaining, _LOOK)):
-                        if not await woken:
-                            return None
-                except TimeoutError:
-                    if remaining <= _LOOK:
+                    if deadline <= clock():
                         return None
+                else:
+                    has_looked = True
+                    return found
 
-    async def wait_call(self, call: Call, timeout: float) -> Call | None:
-        async def look() -> Call | None:
-            now = await self.call(call.session, call.call_id)
-            return now if now != call else None
-
-        self.check_open()
-        return await self._wait([("call", call.call_id), ("session", call.session)], timeout, look)
-
-    async def wait_claimable(self, session: str, names: Collection[str], timeout: float) -> bool:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout
-
-        async def look() -> bool | None:
-            return True if await self._is_claimable(session, names) else None
-
-        self.check_open()
-        keys = [("session", session), *(("claim", session, name) for name in names)]
-        while self.link.is_open:
-            remaining = deadline - clock()
-            lease = await self.next_lease(session, names) if remaining > 0 else None
-            part = remaining if lease is None else min(remaining, lease)
-            if await self._wait(keys, part, look):
-                return True
-            if deadline <= clock() or lease is None or lease >= remaining:
-                break
-        return False
-
-    async def follow(self, session: str | None, after: str | None, timeout: float, *, limit: int = 100) -> list[Event]:
-        async def look() -> list[Event] | None:
-            return await self.events(after=after, session=session, limit=limit) or None
-
-        self.check_open()
-        return await self._wait([("events", session)], timeout, look) or []
+        try:
+            return await super()._wait(keys, timeout, look_through_outages)
+        except StoreUnavailable:
+            if self.link.is_open:
+                raise
+            return None

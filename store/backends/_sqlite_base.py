@@ -20,11 +20,11 @@ from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
 from store.backends import _sqlite_schema as schema
+from store.backends import _states as states
 from store.backends._changes import Changes, Deletions
 from store.backends._clocks import Clocks
 from store.backends._sqlite_transaction import Transaction, note_time
-from store.backends._waiters import Waiters
-from store.backends._waits import Waits
+from store.backends._waits import Waiters, Waits
 from store.base import NotDurable, StoreBusy, StoreUnavailable
 from store.budget import Budget, Share
 from store.models import Call, Session
@@ -235,7 +235,14 @@ class SqliteBase(Waits):
         self._last_event += len(tx.events)
         self._forget_calls(tx.calls, tx.changed)
         if self._waiters:
-            self._wake({session for _, session, *_ in tx.events}, tx.calls, tx.changed)
+            calls = [(c.session, c.call_id, None if states.claimable_at(c) is None else c.name) for c in tx.calls]
+            self._wake({session for _, session, *_ in tx.events}, calls, tx.changed)
+
+    def _check_waiting(self) -> None:
+        if self._db is None:
+            raise StoreUnavailable(f"store {self.path}: not open")
+        if self.read_only:
+            raise StoreUnavailable("the store was opened read-only, and is not notified of other processes' writes")
 
     def _forget_calls(self, written: Collection[Call], changed: Collection[str]) -> None:
         """These calls were written, and calls of the sessions `changed` may have been deleted."""

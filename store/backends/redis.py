@@ -4,7 +4,6 @@ A write is computed here, by the rules that all backends share. One script appli
 computed from still holds (`_redis_transaction`). The server's clock dates records and ends leases.
 """
 
-import logging
 from typing import Any
 
 import pydantic_core
@@ -21,16 +20,13 @@ from store.backends._redis_waits import RedisWaits
 from store.base import StoreUnavailable
 from store.models import CachedTools, Document, Event, Page, Policy, Session, Snapshot, Toolset
 
-logger = logging.getLogger(__name__)
-
 _READ = 100
 """Notices that are read at once."""
 
+type _Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
 
 class RedisStore(RedisExpiry, RedisWaits):
-    _damaged = 0
-    """The number of the last damaged notice that was logged."""
-
     async def snapshot(self, session: str) -> Snapshot:
         of = self.keys.of
         commands: list[Command] = [
@@ -88,7 +84,7 @@ class RedisStore(RedisExpiry, RedisWaits):
             tx.do("HSET", "session", "version", version, "record", values.compress(records.versioned(record)))
             tx.do("PERSIST", "session")
             tx.once()
-            tx.do_shared("ZADD", self.keys.names, 0, name)
+            tx.do("ZADD", self.keys.names, 0, name)
             tx.record(kind, session.masked().model_dump_json())
             tx.deleted = "toolset" in changes
             return Session.model_validate_json(record)
@@ -113,14 +109,14 @@ class RedisStore(RedisExpiry, RedisWaits):
             tx.once()
             tx.do("DEL", "session")
             tx.do("HSET", "session", "deleted", max(int(self.link.time() * 1e6), last + 1))
-            tx.do("EXPIRE", "session")
+            tx.do("EXPIRE", "session", tx.life)
             for key in (*kept, "ledger", "writes"):
                 tx.do("UNLINK", key)
-            tx.do_shared("UNLINK", self.keys.events(name))
+            tx.do("UNLINK", "events")
             for call_id in call_ids:
-                tx.do_shared("UNLINK", self.keys.of_call(call_id.decode()))
+                tx.do("UNLINK", self.keys.of_call(call_id.decode()))
             for listing in (self.keys.names, self.keys.due, self.keys.active):
-                tx.do_shared("ZREM", listing, name)
+                tx.do("ZREM", listing, name)
             tx.record("session.deleted", rules.json_text({"name": name}))
             tx.deleted = tx.unknown_changes = True
             return True
@@ -150,34 +146,41 @@ class RedisStore(RedisExpiry, RedisWaits):
 
     async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
         rules.check_limit(limit)
+        start, cursor = rules.event_after(after, self.epoch, 10**18, 0), after
+        stream, notes, count = self.keys.notices, self.keys.meta, _READ
         if session is not None:
-            return await self._events_of(session, after, limit)
+            stream, notes, count = self.keys.events(session), self.keys.of(session, "ledger"), limit
         events: list[Event] = []
-        cursor = after
         while len(events) < limit:
-            start = rules.event_after(cursor, self.epoch, 10**18, 0)
-            last, lost, notices = await self.link.run(
+            last, lost, entries = await self.link.run(
                 ("HGET", self.keys.meta, "event"),
-                ("HGET", self.keys.meta, "lost"),
-                ("XRANGE", self.keys.notices, f"({start}", "+", "COUNT", _READ),
+                ("HGET", notes, "lost"),
+                ("XRANGE", stream, f"({start}", "+", "COUNT", count),
             )
             rules.event_after(cursor, self.epoch, int(last or 0), int(lost or 0))
-            ranges = self._ranges(notices, start)
-            sessions = list(dict.fromkeys(name for name, *_ in ranges)) if after is not None else []
-            found = await self.link.run(
-                *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges),
-                *(("HGET", self.keys.of(name, "ledger"), "lost") for name in sessions),
-            )
-            for lost in found[len(ranges) :]:
-                rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
-            for (name, *_), entries in zip(ranges, found, strict=False):
-                events += self._readable(name, entries)
-            if len(notices) < _READ:
+            if session is not None:
+                events += self._readable(session, entries)
+            else:
+                events += await self._noticed(entries, start, cursor)
+            if len(entries) < count:
                 break
-            cursor = rules.event_id(self.epoch, int(notices[-1][0].partition(b"-")[0]))
+            start = int(entries[-1][0].partition(b"-")[0])
+            cursor = rules.event_id(self.epoch, start)
         return events[:limit]
 
-    def _ranges(self, notices: list[tuple[bytes, dict[bytes, bytes]]], start: int) -> list[tuple[str, int, int]]:
+    async def _noticed(self, notices: _Entries, start: int, cursor: str | None) -> list[Event]:
+        """The events of these notices after the number `start`. Raises CursorLost."""
+        ranges = self._ranges(notices, start)
+        sessions = list(dict.fromkeys(name for name, *_ in ranges)) if cursor is not None else []
+        found = await self.link.run(
+            *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges),
+            *(("HGET", self.keys.of(name, "ledger"), "lost") for name in sessions),
+        )
+        for lost in found[len(ranges) :]:
+            rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
+        return [event for (name, *_), some in zip(ranges, found, strict=False) for event in self._readable(name, some)]
+
+    def _ranges(self, notices: _Entries, start: int) -> list[tuple[str, int, int]]:
         """The session of each notice, and the numbers of its first and last event after `start`."""
         ranges = []
         for entry_id, fields in notices:
@@ -185,42 +188,20 @@ class RedisStore(RedisExpiry, RedisWaits):
             try:
                 ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
             except (LookupError, ValueError):
-                if number > self._damaged:  # others who follow meet it, too
-                    self._damaged = number
-                    logger.warning("the store's notice %s is damaged: its events are left out", entry_id.decode())
+                records.log_damaged("a notice", entry_id.decode())
         return ranges
 
-    async def _events_of(self, session: str, after: str | None, limit: int) -> list[Event]:
-        start = rules.event_after(after, self.epoch, 10**18, 0)
-        while True:
-            last, lost, entries = await self.link.run(
-                ("HGET", self.keys.meta, "event"),
-                ("HGET", self.keys.of(session, "ledger"), "lost"),
-                ("XRANGE", self.keys.events(session), f"({start}", "+", "COUNT", limit),
-            )
-            rules.event_after(after, self.epoch, int(last or 0), int(lost or 0))
-            events = self._readable(session, entries)
-            if events or len(entries) < limit:
-                return events
-            start = int(entries[-1][0].partition(b"-")[0])  # all of them are damaged
-
-    def _readable(self, session: str, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Event]:
+    def _readable(self, session: str, entries: _Entries) -> list[Event]:
         events = []
         for entry_id, fields in entries:
             try:
-                events.append(self._event(session, entry_id, fields))
+                event_id = rules.event_id(self.epoch, int(entry_id.partition(b"-")[0]))
+                kind, created_at = fields[b"t"].decode(), float(fields[b"c"])
+                data = _data(values.text_of(fields[b"d"]))
+                events.append(Event(event_id=event_id, session=session, type=kind, data=data, created_at=created_at))
             except (LookupError, ValueError):  # and of pydantic's
                 records.log_damaged("an event", f"{entry_id.decode()} of session {session}")
         return events
-
-    def _event(self, session: str, entry_id: bytes, fields: dict[bytes, bytes]) -> Event:
-        return Event(
-            event_id=rules.event_id(self.epoch, int(entry_id.partition(b"-")[0])),
-            session=session,
-            type=fields[b"t"].decode(),
-            data=_data(values.text_of(fields[b"d"])),
-            created_at=float(fields[b"c"]),
-        )
 
 
 def _data(text: str) -> Document:
@@ -232,19 +213,14 @@ def _data(text: str) -> Document:
 
 
 def _session(tx: Transaction) -> tuple[Session | None, int]:
-    """The session, and its version or the one at which it was deleted."""
-    key = tx.keys.of(tx.session, "session")
+    """The session, and its version or the one at which it was deleted. One that cannot be read is replaced as a whole,
+    or deleted."""
     # the record last: one that is newer than its version is a conflict
-    tx.prefetch(*(("HGET", key, field) for field in (b"version", b"deleted", b"record")))
+    tx.need(*(tx.field("session", field) for field in ("version", "deleted", "record")))
     version, deleted = tx.get("session", "version", "deleted")
     if version is None:
         return None, int(deleted or 0)
-    (record,) = tx.need(("HGET", key, b"record"))
-    session = records.read(Session, values.text_of(record or b""))
-    if session is None:
-        # replaced as a whole, or deleted
-        return None, int(version)
-    return session, int(version)
+    return records.read(Session, values.text_of(tx.peek("session", "record")[0] or b"")), int(version)
 
 
 def _revision(number: bytes | None) -> int | None:

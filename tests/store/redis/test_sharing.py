@@ -312,8 +312,8 @@ async def test_a_damaged_notice_hides_no_event_of_others(stores: Stores, caplog:
     await two.put_policy("two", Policy())
     assert [event.session for event in await one.events(after=start)] == ["two"]
     assert [event.session for event in await two.events(after=None)] == ["one", "two"]
-    logged = [record for record in caplog.records if record.name == "store.backends.redis"]
-    assert len(logged) == 2 * len(damaged), "one for each notice, at each process"
+    logged = [record for record in caplog.records if "a notice" in record.getMessage()]
+    assert len(logged) == len(damaged), "each is logged once in a process"
 
 
 async def test_a_session_that_cannot_be_read_does_not_keep_others_from_expiring(stores: Stores) -> None:
