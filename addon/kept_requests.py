@@ -3,13 +3,13 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Self
 
 from addon.core.history.keys import asker_digest
-from addon.core.security.credentials import Fields, is_secret_header, masked, secrets_in
+from addon.core.security.credentials import is_secret_header, masked, secrets_in
 from addon.own_secrets import own_secrets
+from addon.surfaces.incoming import Incoming
 
 MOST_BYTES = 64 * 1024 * 1024
 
@@ -27,29 +27,23 @@ SECRET = "REMOVED"
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """A request with its secrets. It stays in this process: others get a `CleanRequest`. `client`: the body that the
-    client sent, or the Gemini request that a front door made of it (`at_door`); `sent`: the body that went upstream.
-    `asker`: as in `core.history.asker`. `turn_ids`: as in `Grafter.request`."""
+    """A request with its secrets, and the body that went upstream (`sent`). Others get a `CleanRequest`."""
 
-    method: str
-    url: str
-    fields: Fields
-    client: bytes
+    incoming: Incoming
     sent: bytes
-    asker: str
-    at_door: bool = False
-    turn_ids: Mapping[int, str] = field(default=MappingProxyType({}))
 
     @property
     def size(self) -> int:
         """Bytes of memory, about."""
-        return _PER_REQUEST + len(self.client) + (0 if self.sent is self.client else len(self.sent))
+        client = self.incoming.body
+        return _PER_REQUEST + len(client) + (0 if self.sent is client else len(self.sent))
 
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """A request without secrets. `headers`: those that describe the request; SECRET stands for a secret value. `asker`:
-    the digest of who asked."""
+    """A request without secrets. `client`: the body that the client sent, or that a front door made of it (`at_door`);
+    `sent`: the body that went upstream. `headers`: those that describe the request; SECRET stands for a secret value.
+    `asker`: the digest of who asked."""
 
     session: str
     method: str
@@ -64,24 +58,25 @@ class CleanRequest:
     @classmethod
     def of(cls, session: str, bodies: Bodies, secret: bytes) -> Self:
         """`secret`: the store's."""
-        fields = tuple(bodies.fields)
-        redaction = own_secrets.combined_with(secrets_in(bodies.url, fields))
+        incoming = bodies.incoming
+        fields = tuple(incoming.fields)
+        redaction = own_secrets.combined_with(secrets_in(incoming.url, fields))
         headers = [
             (name.decode("latin-1"), SECRET if is_secret_header(name) else redaction.text(masked(_text(value), SECRET)))
             for name, value in fields
             if name.lower() not in _CONNECTION_HEADERS and not name.startswith(b":")
         ]
-        client = redaction.data(bodies.client)
+        client = redaction.data(incoming.body)
         return cls(
             session,
-            bodies.method,
-            redaction.text(masked(bodies.url, SECRET)),
+            incoming.method,
+            redaction.text(masked(incoming.url, SECRET)),
             headers,
             client,
-            client if bodies.sent is bodies.client else redaction.data(bodies.sent),
-            asker_digest(secret, bodies.asker),
-            bodies.at_door,
-            bodies.turn_ids,
+            client if bodies.sent is incoming.body else redaction.data(bodies.sent),
+            asker_digest(secret, incoming.asker),
+            incoming.at_door,
+            incoming.turn_ids,
         )
 
 

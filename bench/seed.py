@@ -14,6 +14,7 @@ from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import match_path
+from addon.surfaces.incoming import Incoming
 from bench.measure import PATH
 from bench.toolset import TOOL_CONFIG, TOOLS
 from store.base import Store
@@ -58,7 +59,7 @@ async def capture(store: Store, session: str, count: int) -> list[Captured]:
     texts: list[str] = []
     for number in range(count):
         body = _encode({"contents": [{"role": "user", "parts": [{"text": f"What about city {number} of {session}?"}]}]})
-        outcome = await grafter.request(target, config, body)
+        outcome = await grafter.request(Incoming(target, config.session, body), config)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         captured = Capture(grafter, outcome.exchange, "application/json")

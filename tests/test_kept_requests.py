@@ -6,17 +6,29 @@ import pytest
 
 from addon import kept_requests
 from addon.core.history.keys import asker_digest
+from addon.core.security.credentials import Fields
 from addon.core.summaries import Summary
 from addon.kept_requests import Bodies, KeptRequests
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
+from addon.surfaces import match_path
+from addon.surfaces.incoming import Incoming
 
 KEY = "AIza-a-client-s-key-0123456789"
 PROXY_KEY = "a-secret-of-the-proxy-77"
 
 
-def bodies(client: bytes = b"{}", sent: bytes | None = None) -> Bodies:
-    return Bodies("POST", "https://m.example/x", (), client, client if sent is None else sent, "who")
+URL = "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent"
+
+
+def bodies(
+    client: bytes = b"{}", sent: bytes | None = None, *, url: str = URL, fields: Fields = (), asker: str = "who"
+) -> Bodies:
+    target = match_path("POST", url.removeprefix("https://generativelanguage.googleapis.com"))
+    assert target is not None
+    return Bodies(
+        Incoming(target, "work", client, url=url, fields=fields, asker=asker), client if sent is None else sent
+    )
 
 
 def test_the_oldest_go_first_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +62,9 @@ def test_no_secret_leaves() -> None:
         *((b"Host", b"m.example"), (b"x-goog-api-key", KEY.encode()), (b"content-type", b"application/json")),
         *((b"Referer", f"https://a.example/?key={KEY}".encode()), (b"x-note", KEY.encode()), (b":authority", b"m")),
     ]
-    url = f"https://m.example/v1beta/x?alt=sse&key={KEY}"
+    url = f"{URL}?alt=sse&key={KEY}"
     recent, summary = RecentRequests(), Summary("work")
-    recent.begin(summary, Bodies("POST", url, headers, client, b"[" + client + b"]", KEY))
+    recent.begin(summary, bodies(client, b"[" + client + b"]", url=url, fields=headers, asker=KEY))
     recent.end(summary)
     request_id = recent.records()[0]["request_id"]
     found = recent.clean(request_id, b"secret")
@@ -65,6 +77,6 @@ def test_no_secret_leaves() -> None:
         ("Referer", "https://a.example/?key=REMOVED"),
         ("x-note", "***"),
     ]
-    assert found.url == "https://m.example/v1beta/x?alt=sse&key=REMOVED"
+    assert found.url == f"{URL}?alt=sse&key=REMOVED"
     for secret in (KEY, PROXY_KEY):
         assert secret not in repr(found)

@@ -29,6 +29,7 @@ from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
+from addon.surfaces.incoming import Incoming
 from addon.web.problems import Problem
 
 logger = logging.getLogger("toolgraft")
@@ -105,7 +106,7 @@ class Engine:
         target = Target("developer", Operation.COUNT, Framing.JSON, resource.rpartition("/")[2], (_COUNTED,), ())
         body = encode({_COUNTED: {"model": resource, **request, "contents": contents}})
         sent = Sent(target, address, body, _by_place(contents, turn_ids))
-        outcome = await self._rewritten(caller, sent)
+        outcome = await self._rewritten(sent.incoming(caller), sent.max_tool_calls)
         if not isinstance(outcome, Forward):
             raise _refused(outcome)
         status, answer = await self.fetch(caller, address, outcome.body)
@@ -174,38 +175,26 @@ class Engine:
         sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
         return Handover(store, caller.session, keys.request(sent), grafter.owners, settings.retry_window)
 
-    async def _rewritten(self, caller: Caller, sent: "Sent") -> Outcome:
+    async def _rewritten(self, incoming: Incoming, max_tool_calls: int | None) -> Outcome:
         """What becomes of a request. Raises TurnFailed, StoreUnavailable."""
         grafter = self._grafter()
         try:
-            config = await grafter.door_config(caller.session)
+            config = await grafter.door_config(incoming.session)
         except GraftFailed as error:
             raise TurnFailed(500, f"toolgraft: {error}") from error
-        if sent.max_tool_calls is not None:
-            config = dataclasses.replace(config, max_tool_calls=sent.max_tool_calls)
-        return await grafter.request(
-            sent.target,
-            config,
-            sent.body,
-            asker=asker_of_key(caller.key),
-            url=sent.address.url,
-            turn_ids=sent.turn_ids,
-        )
+        if max_tool_calls is not None:
+            config = dataclasses.replace(config, max_tool_calls=max_tool_calls)
+        return await grafter.request(incoming, config)
 
     async def _output(self, caller: Caller, sent: "Sent", handover: Handover, turn: "_Turn") -> Output:
-        grafter, outcome = self._grafter(), await self._rewritten(caller, sent)
+        grafter, incoming = self._grafter(), sent.incoming(caller)
+        outcome = await self._rewritten(incoming, sent.max_tool_calls)
         if not isinstance(outcome, Forward):
             for out in _own_answer(outcome):
                 yield out
             return
         turn.summary = outcome.summary or turn.summary
-        turn.summary.note_client(caller.user_agent)
-        address = sent.address
-        asker = asker_of_key(caller.key)
-        self._begun(
-            turn.summary,
-            Bodies(address.method, address.url, address.headers, sent.body, outcome.body, asker, True, sent.turn_ids),
-        )
+        self._begun(turn.summary, Bodies(incoming, outcome.body))
         upstream = self._upstreams.upstream(caller, sent.body, streams=turn.summary.is_streamed)
         if outcome.exchange is None:
             async with aclosing(_forward_ungrafted(grafter, upstream, sent.address, outcome)) as output:
@@ -227,6 +216,21 @@ class Sent(NamedTuple):
     body: bytes
     turn_ids: Mapping[int, str] = {}
     max_tool_calls: int | None = None
+
+    def incoming(self, caller: Caller) -> Incoming:
+        address = self.address
+        return Incoming(
+            self.target,
+            caller.session,
+            self.body,
+            method=address.method,
+            url=address.url,
+            fields=address.headers,
+            asker=asker_of_key(caller.key),
+            user_agent=caller.user_agent or "",
+            turn_ids=self.turn_ids,
+            at_door=True,
+        )
 
 
 class _Turn:

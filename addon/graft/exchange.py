@@ -12,6 +12,7 @@ from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.wire import Wire
 from store.models import Step
 
@@ -49,7 +50,7 @@ class Exchange:
 
     `request`: the client's, because the ledger knows turns by the client's history, under these `keys`. `resumes`: the
     answer that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so
-    that none of them is mistaken for a turn with hidden calls. `sent`: the client's URL and body, for `request_key`.
+    that none of them is mistaken for a turn with hidden calls. `incoming`: for `request_key`.
     `proxy_id`: the proxy that makes the answer. `summary`: for the line about the request.
     """
 
@@ -61,7 +62,7 @@ class Exchange:
     keys: Keys
     resumes: Paused | None = None
     notes: bool = True
-    sent: tuple[str, bytes] | None = None
+    incoming: Incoming | None = None
     proxy_id: str | None = None
     summary: Summary = field(default_factory=lambda: Summary(""))
 
@@ -73,11 +74,10 @@ class Exchange:
     def request_key(self) -> bytes:
         """The key by which a retry of the request finds this answer if it breaks off; b"" if it never does. Computed on
         demand: few answers hold calls, and bodies are long."""
-        if self.sent is None:
+        if self.incoming is None:
             return b""
-        url, body = self.sent
-        digest = xxhash.xxh3_128_digest
-        return self.keys.request(digest(url.encode("utf-8", "surrogatepass")) + digest(body))
+        url, digest = self.incoming.url.encode("utf-8", "surrogatepass"), xxhash.xxh3_128_digest
+        return self.keys.request(digest(url) + digest(self.incoming.body))
 
     @property
     def naming(self) -> ToolNames:

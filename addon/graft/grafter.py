@@ -7,7 +7,6 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Literal
 
 import xxhash
@@ -36,6 +35,7 @@ from addon.graft.warner import Warner
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
@@ -49,7 +49,7 @@ _ASKERS = 256
 OnPending = Literal["pass", "wait", "block"]
 
 
-async def _never() -> None:
+async def never() -> None:
     await asyncio.Event().wait()
 
 
@@ -117,32 +117,26 @@ class Grafter:
 
     async def request(
         self,
-        target: Target,
+        incoming: Incoming,
         config: SessionConfig,
-        body: bytes,
         *,
-        asker: str | bytes = "",
-        url: str = "",
-        takes_ids: bool = True,
-        hangup: Hangup = _never,
-        turn_ids: Mapping[int, str] = MappingProxyType({}),
+        hangup: Hangup = never,
         is_expected: bool = False,
     ) -> Outcome:
         """Decide what becomes of a request. Never raises: a request that cannot be understood passes untouched, and if
-        the store or the graft fails, the settings say what happens. `asker`: who asks, as in `history.asker`, or a
-        digest of that; only the digest is kept. `url`: the client's URL. `takes_ids`: whether this version of the API
-        knows ids of calls. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places.
-        `is_expected`: the configuration is the session's last known one, and is read again."""
+        the store or the graft fails, the settings say what happens. `is_expected`: the configuration is the session's
+        last known one, and is read again."""
+        target, body = incoming.target, incoming.body
         self.metrics.count_request(target.surface, target.operation)
         try:
             try:
-                outcome = await self._request(target, config, body, asker, takes_ids, hangup, turn_ids, is_expected)
+                outcome = await self._request(incoming, body, config, hangup, is_expected)
             except Malformed:
                 if (good := replace_invalid_text(body)) == body:
                     raise
-                outcome = await self._request(target, config, good, asker, takes_ids, hangup, turn_ids, is_expected)
+                outcome = await self._request(incoming, good, config, hangup, is_expected)
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
-                outcome.exchange.sent = url, body
+                outcome.exchange.incoming = incoming
                 outcome.exchange.proxy_id = self.owners.proxy_id
             return outcome
         except Malformed as error:
@@ -180,20 +174,18 @@ class Grafter:
 
     async def _request(
         self,
-        target: Target,
-        config: SessionConfig,
+        incoming: Incoming,
         body: bytes,
-        asker: str | bytes,
-        takes_ids: bool,
+        config: SessionConfig,
         hangup: Hangup,
-        turn_ids: Mapping[int, str],
         is_expected: bool,
     ) -> Outcome:
-        wire = wire_of(target)
+        """`body`: the request's, readable."""
+        wire = wire_of(incoming.target)
         path = wire.path(body)
         request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
-        keys = self._keys(wire, request, asker)
-        known = request.history.by_turn(turn_ids)
+        keys = self._keys(wire, request, incoming.asker)
+        known = request.history.by_turn(incoming.turn_ids)
         fresh = await self.session_config(config.session) if is_expected else config
         if fresh is None:
             return Forward(body)
@@ -205,6 +197,7 @@ class Grafter:
         if plan is None and wire.keeps_history:
             plan = ToolPlan.untouched()
         summary = self._summary(config, target, request, plan, model, is_cached=bool(cached))
+        summary.note_client(incoming.user_agent)
         exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys, summary=summary)
         exchange.notes = target.operation in _ANSWERED and self._may_hide(config)
         if exchange.notes:
@@ -224,7 +217,7 @@ class Grafter:
             self._remember(wire, config, path, request)
             return outcome
         rules = config.rules(
-            plan, generation(model), keep_unanswered=True, ids=takes_ids, kept_by_service=wire.keeps_history
+            plan, generation(model), keep_unanswered=True, ids=incoming.takes_ids, kept_by_service=wire.keeps_history
         )
         pieces = rewrite(request.body, request.history, outcome, rules)
         self._remember(wire, config, path, request)
@@ -317,10 +310,9 @@ class Grafter:
 
     def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
         secret, (project, name) = self.store.secret, wire.project_and_chat(request)
-        if not isinstance(asker, bytes):
-            asker = asker_digest(secret, asker or (f"project:{project}" if project else ""))
+        digest = asker_digest(secret, asker or (f"project:{project}" if project else ""))
         instruction = xxhash.xxh3_128_digest(wire.instruction(request))
-        return Keys(secret, asker, name, instruction) if name else self._unnamed(secret, asker, "", instruction)
+        return Keys(secret, digest, name, instruction) if name else self._unnamed(secret, digest, "", instruction)
 
     async def _look_up(
         self,

@@ -17,6 +17,7 @@ from addon.graft.warner import ReplayWarner
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Target, takes_ids
+from addon.surfaces.incoming import Incoming
 from store.base import Store, StoreUnavailable
 from store.models import Call, Toolset
 
@@ -126,12 +127,15 @@ async def replay(
             note = f"session {name} has no toolset: nothing is rewritten"
         else:
             outcome = await grafter.request(
-                request.target,
+                Incoming(
+                    request.target,
+                    name,
+                    body,
+                    asker=request.asker,
+                    takes_ids=takes_ids(request.target, request.path),
+                    turn_ids=client.turn_ids,
+                ),
                 dataclasses.replace(config, on_pending="pass"),
-                body,
-                asker=request.asker,
-                takes_ids=takes_ids(request.target, request.path),
-                turn_ids=client.turn_ids,
                 hangup=_at_once,
             )
             if isinstance(outcome, Forward):

@@ -29,7 +29,7 @@ from addon.hooks.error_replies import (
 from addon.hooks.flow_state import FlowState
 from addon.hooks.handover import on_handover
 from addon.hooks.hangup import Hangup
-from addon.hooks.headers import UNDECODED, asker_in, body_of, ends_with_connection, put, set_body, url_of, value
+from addon.hooks.headers import UNDECODED, body_of, ends_with_connection, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.model_streams import CopiedStream, GraftedStream
@@ -159,21 +159,13 @@ class Grafting:
         if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
             self._pass_unchanged(flow, grafted)
             return
-        body = body_of(flow.request, runtime.settings.max_body)
-        if body is None:
+        incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)
+        if incoming is None:
             self._unread(flow, grafted)
             return
-        hangup = Hangup(flow.client_conn, self.routing.in_flight)
-        asker = asker_in(flow.request)
+        body, hangup = incoming.body, Hangup(flow.client_conn, self.routing.in_flight)
         outcome = await runtime.grafter.request(
-            grafted.route.target,
-            grafted.config,
-            body,
-            asker=asker,
-            url=url_of(flow.request),
-            takes_ids=grafted.route.takes_ids,
-            hangup=hangup.wait,
-            is_expected=grafted.is_expected,
+            incoming, grafted.config, hangup=hangup.wait, is_expected=grafted.is_expected
         )
         if isinstance(outcome, Abandoned) or hangup.missed:
             if not self.routing.in_flight.is_over:
@@ -188,13 +180,8 @@ class Grafting:
             flow.response = response_of(outcome)
         else:
             if outcome.summary is not None:
-                sent = flow.request
-                outcome.summary.note_client(value(sent.headers, b"user-agent"))
                 self.summaries[flow] = outcome.summary
-                runtime.recent.begin(
-                    outcome.summary,
-                    Bodies(sent.method, url_of(sent), sent.headers.fields, body, outcome.body, asker),
-                )
+                runtime.recent.begin(outcome.summary, Bodies(incoming, outcome.body))
             if outcome.exchange is not None and self.looping.needs_loop(outcome.exchange):
                 del self._requests[flow]
                 self.answered_here[flow] = True

@@ -80,6 +80,15 @@ def value(headers: http.Headers, name: bytes) -> str | None:
     return b", ".join(found).decode("utf-8", "surrogateescape") if found else None
 
 
+def values(headers: http.Headers) -> dict[bytes, str]:
+    """All headers, by their names in lower case. Repeated headers are joined by commas."""
+    found: dict[bytes, bytes] = {}
+    for name, text in headers.fields:
+        lower = name.lower()
+        found[lower] = b"%b, %b" % (found[lower], text) if lower in found else text
+    return {name: text.decode("utf-8", "surrogateescape") for name, text in found.items()}
+
+
 def put(headers: http.Headers, name: bytes, value: bytes) -> str | None:
     """Set a header (`name` in lower case), in its place and spelling, or at the end. Returns the previous value."""
     fields: list[tuple[bytes, bytes]] = []
@@ -103,10 +112,14 @@ UNDECODED = "the model's answer cannot be decompressed, or has more than graft_m
 def body_of(message: http.Message, most: int) -> bytes | None:
     """The decompressed body. None if there is no body, if it cannot be decompressed as the headers say, or if it then
     has more than `most` bytes."""
-    content = message.data.content
-    if content is None or b"content-encoding" not in names(message.headers):
+    return decompressed(message.data.content, value(message.headers, b"content-encoding"), most)
+
+
+def decompressed(content: bytes | None, encoding: str | None, most: int) -> bytes | None:
+    """As `body_of`, for a Content-Encoding."""
+    if content is None or encoding is None:
         return content
-    decompress = decompressor(value(message.headers, b"content-encoding") or "", most)
+    decompress = decompressor(encoding, most)
     try:
         return None if decompress is None else decompress(content) + decompress(b"")
     except BadEncoding:

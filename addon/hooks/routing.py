@@ -13,12 +13,13 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
+from addon.core.history.asker import asker_of
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.destinations import choose_destination
 from addon.hooks.draining import InFlight
 from addon.hooks.error_replies import answer, refusal, unavailable
 from addon.hooks.flow_state import FlowState
-from addon.hooks.headers import host_of, hostport, names, set_host, value
+from addon.hooks.headers import decompressed, host_of, hostport, names, set_host, url_of, value, values
 from addon.hooks.large_bodies import stream_large, stream_large_answer
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.redirects import redirected
@@ -35,6 +36,7 @@ from addon.surfaces import (
     match_path,
     takes_ids,
 )
+from addon.surfaces.incoming import Incoming
 from addon.tools.egress import is_own_address
 from addon.urls import proxy_user
 from store.models import SESSION_FORM, SESSION_NAME
@@ -56,6 +58,24 @@ class Route:
     session: str
     takes_ids: bool
     is_named: bool = False
+
+    def incoming(self, request: http.Request, most: int) -> Incoming | None:
+        """The request as it is now. None if its body cannot be decompressed, or then has more than `most` bytes."""
+        headers = values(request.headers)
+        body = decompressed(request.data.content, headers.get(b"content-encoding"), most)
+        if body is None:
+            return None
+        return Incoming(
+            self.target,
+            self.session,
+            body,
+            method=request.method,
+            url=url_of(request),
+            fields=request.headers.fields,
+            asker=asker_of(request.path, lambda name: headers.get(name.encode())),
+            user_agent=headers.get(b"user-agent", ""),
+            takes_ids=self.takes_ids,
+        )
 
 
 class Routing:

@@ -5,20 +5,17 @@ import json
 import pytest
 
 from addon.core.summaries import CallSummary, Summary
-from addon.kept_requests import Bodies
 from store.models import Toolset
 from tests.cli.conftest import Cli, Proxy
 from tests.cli.test_calls import watching
-
-URL = "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent"
+from tests.test_kept_requests import URL, bodies
 
 
 @pytest.fixture
 def request_id(proxy: Proxy) -> str:
     summary = Summary("work", model="a\x1b[2Jb", calls=[CallSummary("lookup", {}, "done", 0.1)], prompt=1200, output=30)
-    body = b'{"contents": []}'
     recent = proxy.app.api.recent
-    recent.begin(summary, Bodies("POST", URL, (), body, b'{"contents": [], "tools": []}', "who"))
+    recent.begin(summary, bodies(b'{"contents": []}', b'{"contents": [], "tools": []}'))
     summary.status, summary.seconds = 200, 1.9
     recent.end(summary)
     return str(recent.records()[0]["request_id"])

@@ -7,18 +7,16 @@ import httpx2
 from addon.console.rendering import marked
 from addon.control.app import ControlApp
 from addon.core.summaries import Summary
-from addon.kept_requests import Bodies
 from tests.console.test_pages import HOSTILE, part
 from tests.control.conftest import Capture
-
-URL = "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent"
+from tests.test_kept_requests import bodies
 
 
 def keep(app: ControlApp, client: str = "hello", turn_id: str = "") -> str:
     body = json.dumps({"contents": [{"role": "user", "parts": [{"text": client}]}]}, ensure_ascii=False).encode()
     summary = Summary("default", model=HOSTILE, operation=HOSTILE, end=HOSTILE, turn_id=turn_id)
     fields = ((b"x-note", HOSTILE.encode()), (b"authorization", b"Bearer a-token-of-the-client-42"))
-    app.api.recent.begin(summary, Bodies("POST", URL, fields, body, body[:-1] + b', "tools": []}', "who"))
+    app.api.recent.begin(summary, bodies(body, body[:-1] + b', "tools": []}', fields=fields))
     app.api.recent.end(summary)
     return str(app.api.recent.records()[0]["request_id"])
 

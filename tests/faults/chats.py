@@ -12,6 +12,7 @@ from addon.loop.runner import Head, Runner
 from addon.loop.server import LoopServer
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
+from addon.surfaces.incoming import Incoming
 from tests.faults.dialects import COMPLETIONS, GEMINI, INTERACTIONS, Dialect
 from tests.faults.faulty_store import FaultyStore
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there
@@ -132,7 +133,7 @@ class Loop(Chat):
             outcome = grafter.failure_outcome(target, body, error)
         else:
             assert config is not None
-            outcome = await grafter.request(target, config, body, asker="k", url=url)
+            outcome = await grafter.request(Incoming(target, config.session, body, asker="k", url=url), config)
         if isinstance(outcome, Reply):
             return self.answered(outcome.status, outcome.body)
         assert isinstance(outcome, Forward)

@@ -14,6 +14,7 @@ from addon.loop import pauses
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Incoming
 from store.models import Status
 from tests.fuzz.mutations import pieces
 from tests.fuzz.shapes import CONTENTS, HIDDEN, KINDS, SHAPES, Failure, Shape, answer_of, body_of, check_hidden
@@ -117,7 +118,9 @@ class Loops:
         config = await self.proxy.grafter.session_config(self._session)
         assert config is not None
         url = f"{_URL}{shape.path}"
-        outcome = await self.proxy.grafter.request(shape.target, config, encode(body), asker="key:k", url=url)
+        outcome = await self.proxy.grafter.request(
+            Incoming(shape.target, config.session, encode(body), asker="key:k", url=url), config
+        )
         if not isinstance(outcome, Forward):
             raise Failure(f"a good request was answered: {outcome}")
         return outcome

@@ -11,6 +11,7 @@ from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Incoming
 from store.base import Store
 from store.factory import open_url
 from store.models import Policy, Toolset
@@ -79,7 +80,9 @@ class Answers:
         data = wrong_answer(shape, rng)
         config = await self.grafter.session_config(rng.choice(("placeholder", "auto")))
         assert config is not None
-        outcome = await self.grafter.request(shape.target, config, encode(shape.body), asker="key:k", url=shape.path)
+        outcome = await self.grafter.request(
+            Incoming(shape.target, config.session, encode(shape.body), asker="key:k", url=shape.path), config
+        )
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         ends_with_connection = len(data) % 3 == 0  # without a choice more, or all tries would be others
@@ -118,7 +121,9 @@ class Requests(Answers):
         data = encode(misplaced(altered(body, rng), rng)) if rng.random() < 0.4 else mutated(encode(body), rng)
         config = await self.grafter.session_config(rng.choice(("placeholder", "auto")))
         assert config is not None
-        outcome = await self.grafter.request(shape.target, config, data, asker="key:k", url=shape.path)
+        outcome = await self.grafter.request(
+            Incoming(shape.target, config.session, data, asker="key:k", url=shape.path), config
+        )
         if isinstance(outcome, Reply) and outcome.status >= 500:
             raise Failure(f"a request was answered {outcome.status}: {outcome.body!r}")
         return data

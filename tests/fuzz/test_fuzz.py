@@ -9,6 +9,7 @@ from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
 from addon.surfaces import match
 from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Incoming
 from store.base import Store
 from store.factory import open_url
 from tests.fuzz.__main__ import TARGETS, fuzzed
@@ -76,7 +77,7 @@ async def test_an_event_that_cannot_be_read_gives_out_no_call_before_it(
     )
     assert target is not None
     assert config is not None
-    outcome = await answers.grafter.request(target, config, encode(body))
+    outcome = await answers.grafter.request(Incoming(target, config.session, encode(body)), config)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
@@ -93,7 +94,7 @@ async def test_a_content_of_another_kind_is_no_error_of_the_proxy_s(
     await answers.open()
     config = await answers.grafter.session_config("placeholder")
     assert config is not None
-    outcome = await answers.grafter.request(shape.target, config, encode(shape.body))
+    outcome = await answers.grafter.request(Incoming(shape.target, config.session, encode(shape.body)), config)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     read: Document = {"functionCall": {"name": "x"}, "tool_calls": []}  # or nothing would read it

@@ -11,11 +11,13 @@ from addon.core.framing.documents import Document, decode, encode
 from addon.graft import journal, reading
 from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward, Outcome
-from addon.graft.grafter import Grafter
+from addon.graft.grafter import Grafter, never
+from addon.graft.pending_step import Hangup
 from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Incoming
 from store.base import Store
 from store.factory import open_url
 from store.models import Call, Policy, ToolRules, Toolset, Turn
@@ -110,10 +112,18 @@ class Graft:
         return config
 
     async def request(
-        self, body: Document | bytes, to: Target | None = None, *, session: str = "default", **kwargs: Any
+        self,
+        body: Document | bytes,
+        to: Target | None = None,
+        *,
+        session: str = "default",
+        hangup: Hangup = never,
+        **fields: Any,
     ) -> Outcome:
+        """`fields`: of the `Incoming`."""
         data = body if isinstance(body, bytes) else encode(body)
-        return await self.grafter.request(to or target(), await self.session_config(session), data, **kwargs)
+        incoming = Incoming(to or target(), session, data, **fields)
+        return await self.grafter.request(incoming, await self.session_config(session), hangup=hangup)
 
     async def sent(self, body: Document, to: Target | None = None, **kwargs: Any) -> Document:
         """What goes upstream, decoded."""

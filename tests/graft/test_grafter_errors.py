@@ -8,6 +8,7 @@ from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Incoming
 from store.base import StoreUnavailable
 from tests.contents import model, user
 from tests.graft.conftest import WEATHER, Graft, target
@@ -32,7 +33,7 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
     monkeypatch.setattr(graft.store, "look_up", fail)
     body: Document = {"contents": history}
     data = encode({"model": "m", "request": body} if to.request_path else body)
-    outcome = await graft.grafter.request(to, config, data)
+    outcome = await graft.grafter.request(Incoming(to, config.session, data), config)
     assert isinstance(outcome, Reply)
     assert (outcome.status, outcome.content_type) == (503, "application/json; charset=UTF-8")
     document = decode(outcome.body)
@@ -41,7 +42,7 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
     assert "the store does not answer" in error["message"]
     settings = graft.grafter.settings.model_copy(update={"on_store_error": "pass"})
     passing = Grafter(graft.store, settings, graft.grafter.metrics)
-    assert await passing.request(to, config, data) == Forward(data)
+    assert await passing.request(Incoming(to, config.session, data), config) == Forward(data)
 
 
 # --- what nobody foresaw -----------------------------------------------------------------------------------------
@@ -81,12 +82,12 @@ async def test_a_mistake_in_a_request_is_told_or_passed_over_and_leaves_nothing_
     config = await graft.session_config()
     settings = graft.grafter.settings.model_copy(update={"on_store_error": "pass"})
     passing = Grafter(graft.store, settings, graft.grafter.metrics)
-    fine = await graft.grafter.request(to, config, data)
+    fine = await graft.grafter.request(Incoming(to, config.session, data), config)
     with monkeypatch.context() as patch:
         patch.setattr(MISTAKES[where], mistaken)
-        assert await passing.request(to, config, data) == Forward(data)
+        assert await passing.request(Incoming(to, config.session, data), config) == Forward(data)
         caplog.clear()
-        outcome = await graft.grafter.request(to, config, data)
+        outcome = await graft.grafter.request(Incoming(to, config.session, data), config)
     assert isinstance(outcome, Reply)
     assert (outcome.status, outcome.content_type) == (500, "application/json; charset=UTF-8")
     document = decode(outcome.body)
@@ -97,7 +98,7 @@ async def test_a_mistake_in_a_request_is_told_or_passed_over_and_leaves_nothing_
     )
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
     assert b'toolgraft_errors_total{kind="graft"} 2.0' in graft.grafter.metrics.render()
-    after = await graft.grafter.request(to, config, data)
+    after = await graft.grafter.request(Incoming(to, config.session, data), config)
     assert isinstance(fine, Forward)
     assert isinstance(after, Forward)
     assert after.body == fine.body != data

@@ -11,6 +11,7 @@ from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.surfaces.incoming import Incoming
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
 from store.models import Snapshot, Toolset
@@ -85,7 +86,7 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
 
     monkeypatch.setattr(graft.store, "revision", asked)
     outcome = await graft.grafter.request(
-        target(), config, encode({"contents": [user("hi"), visible_turn, user("so?")]})
+        Incoming(target(), config.session, encode({"contents": [user("hi"), visible_turn, user("so?")]})), config
     )
     assert isinstance(outcome, Forward)
     assert b"functionCall" in outcome.body

@@ -19,6 +19,7 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Incoming
 from addon.tools import retries
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
@@ -284,7 +285,9 @@ class Proxy:
         expected = self.grafter.session_configs.expected("default")
         config = expected or await self.grafter.session_config("default")
         assert config is not None
-        return await self.grafter.request(target, config, encode(body), url=url, is_expected=expected is not None)
+        return await self.grafter.request(
+            Incoming(target, config.session, encode(body), url=url), config, is_expected=expected is not None
+        )
 
     async def forwarded(self, body: Document, target: Target, url: str = "") -> Forward:
         outcome = await self.outcome(body, target, url)

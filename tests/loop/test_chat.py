@@ -13,6 +13,7 @@ from addon.graft.exchange import Forward, Reply
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
+from addon.surfaces.incoming import Incoming
 from store.models import Status, Toolset
 from tests.loop.conftest import Proxy, Scripted
 
@@ -47,7 +48,7 @@ class Chat:
         config = await self.proxy.grafter.session_config("default")
         assert config is not None
         body = encode({**self.body, "messages": self.messages})
-        outcome = await self.proxy.grafter.request(TARGET, config, body)
+        outcome = await self.proxy.grafter.request(Incoming(TARGET, config.session, body), config)
         if isinstance(outcome, Reply):
             return message_of(outcome.body)
         assert isinstance(outcome, Forward)
@@ -224,7 +225,7 @@ async def test_a_body_that_is_no_chat_completion_passes_with_a_warning(
     assert config is not None
     body = encode({"messages": [], "functions": [{"name": "f"}], "stream": stream})
     with caplog.at_level(logging.WARNING, "toolgraft"):
-        assert await proxy.grafter.request(TARGET, config, body) == Forward(body)
+        assert await proxy.grafter.request(Incoming(TARGET, config.session, body), config) == Forward(body)
     assert "functions is the older form, before tools" in caplog.text
 
 

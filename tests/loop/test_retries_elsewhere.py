@@ -15,6 +15,7 @@ from addon.graft.exchange import Forward
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
+from addon.surfaces.incoming import Incoming
 from tests.gateway.conftest import House
 from tests.loop.conftest import Proxy, streamed
 
@@ -62,7 +63,7 @@ async def ask(proxy: Proxy, path: str, document: Document) -> bytes:
     target, config = match("POST", GOOGLE, path), await proxy.grafter.session_config("default")
     assert target is not None
     assert config is not None
-    outcome = await proxy.grafter.request(target, config, encode(document), asker="someone")
+    outcome = await proxy.grafter.request(Incoming(target, config.session, encode(document), asker="someone"), config)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k"), (b"x-goog-api-key", b"k")]

@@ -11,6 +11,7 @@ from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.surfaces import match
 from addon.surfaces.base import Operation, Target
+from addon.surfaces.incoming import Incoming
 from tests.contents import model, user
 from tests.loop.conftest import Proxy
 from tests.plain_http import NO_TLS
@@ -39,7 +40,7 @@ async def exchanged(
 ) -> tuple[str, Document]:
     config = await proxy.grafter.session_config("default")
     assert config is not None
-    outcome = await proxy.grafter.request(target, config, encode(body))
+    outcome = await proxy.grafter.request(Incoming(target, config.session, encode(body)), config)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is None
     async with httpx2.AsyncClient(verify=NO_TLS, trust_env=False) as client:

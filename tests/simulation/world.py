@@ -16,6 +16,7 @@ from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
+from addon.surfaces.incoming import Incoming
 from store.base import Store
 from store.models import Call as Recorded
 from store.models import Status, Toolset
@@ -265,7 +266,9 @@ class World:
         habits = chat.habits
         target, body = self._request(chat)
         config = await self._session_config(habits)
-        outcome = await self.grafter.request(target, config, encode(body), asker=self._asker(habits))
+        outcome = await self.grafter.request(
+            Incoming(target, config.session, encode(body), asker=self._asker(habits)), config
+        )
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         sent = decode(outcome.body)

@@ -21,8 +21,10 @@ _DUMMIES = {decoded_signature(dummy) for dummy in (DUMMY_SIGNATURE, "context_eng
 """Signatures that clients send if they have none: they prove nothing."""
 
 
-def asker_digest(secret: bytes, asker: str) -> bytes:
-    """A digest of who asks, because the asker is often a secret itself."""
+def asker_digest(secret: bytes, asker: str | bytes) -> bytes:
+    """A digest of who asks, because the asker is often a secret itself. Bytes are such a digest already."""
+    if isinstance(asker, bytes):
+        return asker
     return _keyed(secret, b"asker", asker.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -13,6 +13,7 @@ from addon.graft.grafter import Grafter
 from addon.kept_requests import Bodies
 from addon.metrics import Metrics
 from addon.surfaces import match_path
+from addon.surfaces.incoming import Incoming
 from store.base import Store
 from store.models import Toolset
 
@@ -32,10 +33,11 @@ async def sent(app: ControlApp, store: Store, client: Any = ASKED, session: str 
     target = match_path("POST", PATH)
     assert config is not None
     assert target is not None
-    outcome = await grafter.request(target, config, body, asker=KEY, url=URL)
+    incoming = Incoming(target, session, body, url=URL, fields=FIELDS, asker=KEY)
+    outcome = await grafter.request(incoming, config)
     assert isinstance(outcome, Forward)
     summary = Summary(session, model="gemini-3-flash-preview")
-    app.api.recent.begin(summary, Bodies("POST", URL, FIELDS, body, outcome.body, KEY))
+    app.api.recent.begin(summary, Bodies(incoming, outcome.body))
     summary.status = 200
     app.api.recent.end(summary)
     return str(app.api.recent.records()[0]["request_id"])

@@ -1,0 +1,32 @@
+"""A request to a model, as the proxy received it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from addon.core.security.credentials import Fields
+from addon.surfaces.base import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What is known of a request before anything is done to it: made once, at a proxy port or a front door. It holds
+    the client's secrets, so it stays in this process.
+
+    `session`: its name. `body`: decompressed. `url`, `fields`: the client's URL and headers. `asker`: who asks, as in
+    `core.history.asker`, or the digest of that. `takes_ids`: whether this version of the API knows ids of calls.
+    `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places. `at_door`: a front door has
+    made the Gemini request of the client's.
+    """
+
+    target: Target
+    session: str
+    body: bytes
+    method: str = "POST"
+    url: str = ""
+    fields: Fields = ()
+    asker: str | bytes = ""
+    user_agent: str = ""
+    takes_ids: bool = True
+    turn_ids: Mapping[int, str] = MappingProxyType({})
+    at_door: bool = False
