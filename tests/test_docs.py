@@ -24,6 +24,7 @@ from addon.control.app import create_app
 from addon.gateway.mount import gateway_routes
 from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
+from addon.graft.machine_state import TABLE, State
 from addon.loop.executors import Executors
 from addon.loop.upstream import Upstream
 from addon.metrics import Metrics
@@ -87,6 +88,17 @@ def route_rows() -> Iterator[tuple[str, ...]]:
         yield f"`{method} {route.path}`", getattr(route, "summary", None) or "This API, described"
 
 
+def state_lines() -> Iterator[str]:
+    """The table of the answer machine, but for what is possible in every state."""
+    yield from ("```mermaid", "stateDiagram-v2", "    [*] --> new")
+    for state, events in TABLE.items():
+        for to in State:
+            names = [event for event, tos in events.items() if to in tos and event not in ("fail", "close")]
+            if names and to is not state:
+                yield f"    {state} --> {to}: {', '.join(names)}"
+    yield from ("    over --> [*]", "```")
+
+
 TABLES = {
     "options": ("options.md", ("option", "default", "what"), option_rows),
     "commands": ("commands.md", ("command", "what"), command_rows),
@@ -95,10 +107,12 @@ TABLES = {
 
 
 def page_of(name: str) -> Path:
-    return ROOT / "docs" / TABLES[name][0]
+    return ROOT / "docs" / ("architecture.md" if name == "states" else TABLES[name][0])
 
 
 def table_of(name: str) -> str:
+    if name == "states":
+        return "\n".join(state_lines())
     _, header, rows = TABLES[name]
     lines = [header, ["---"] * len(header), *rows()]
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
@@ -108,7 +122,7 @@ def section(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- /{name} -->)", re.DOTALL)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [*TABLES, "states"])
 def test_the_tables_list_all_there_is(name: str) -> None:
     found = section(name).search(page_of(name).read_text())
     assert found is not None
@@ -252,6 +266,6 @@ def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in TABLES:
+    for name in [*TABLES, "states"]:
         page = page_of(name)
         page.write_text(section(name).sub(lambda _, name=name: table_of(name) + "\n", page.read_text()))  # type: ignore[misc]

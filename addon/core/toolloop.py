@@ -1,102 +1,75 @@
-"""The tool loop, without I/O: a generator that yields the next action and receives its result.
+"""The rules of the tool loop, without I/O: what the next request may be, and what follows its answer.
 
-It yields `Send` and receives a `Round`; it yields `RunTools` and receives the responses, in call order. It returns an
-`Ended`. All waiting, I/O and clocks are in the shell.
-
-The rules: at most `max_rounds` requests go upstream, not counting those for the rest of an answer. The last request
-forbids calls, so that the client always gets an answer. A mode that forces calls applies only to the first step. A
-malformed call is requested once more, and then reported as an error.
+At most `max_rounds` requests go upstream, not counting those for the rest of an answer. The last request forbids calls,
+so that the client always gets an answer. A mode that forces calls applies only to the first step. Once the loop has had
+`max_calls` calls, the model may make no more. A malformed call is requested once more, and then reported as an error.
 """
 
 import enum
-from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.calls import calls_in
 
 WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
 
 
-class Send(NamedTuple):
-    """Send the client's request with these Contents after its own. `mode`: the new function calling mode, "NONE" for
-    the last request, "AUTO" after the first step, None for no change. `token`: repeat the previous request for the rest
-    of an answer that the service sends in pieces."""
+class Next(enum.StrEnum):
+    """What follows a round: the loop goes on with `SEND` or `RUN`, and otherwise ends."""
 
-    added: tuple[Document, ...]
-    mode: str | None
-    token: str | None = None
-
-
-class RunTools(NamedTuple):
-    """Run these calls; send the functionResponse parts, in the same order."""
-
-    calls: tuple[CapturedCall, ...]
+    SEND = "send"  # another request
+    RUN = "run"  # the calls, whose responses `add_step` takes
+    ANSWERED = "answered"  # the model answered without calls
+    DELIVERED = "delivered"  # the step is the client's, or waits for results from outside
+    FAILED = "failed"  # the model got its calls wrong twice
 
 
-class Round(NamedTuple):
-    """The result of a `Send`. `content`: the model's Content, unchanged. `runnable`: whether the proxy can run all
-    calls (all grafted, each with an executor). `finish`: the finishReason. `token`: set if the answer has a rest to
-    request."""
+class ToolLoop:
+    """The loop of one client request. `number` counts the requests. `added`: the Contents of the loop so far, for which
+    the request has a place after its own. `mode`: the present function calling mode, "NONE" for the last request,
+    "AUTO" after the first step, None for the client's own."""
 
-    content: Document
-    calls: tuple[CapturedCall, ...]
-    runnable: bool
-    finish: str | None
-    token: str | None = None
+    def __init__(
+        self,
+        max_rounds: int,
+        max_calls: int | None = None,
+        added: Sequence[Document] = (),
+        rounds: int = 0,
+        mode: str | None = None,
+    ) -> None:
+        """A loop that continues gets the Contents of its earlier `rounds` in `added`."""
+        self.number = min(rounds, max_rounds - 1)
+        self.added = tuple(added)
+        self.mode = mode or ("AUTO" if added else None)
+        self.had_wrong_calls = False
+        self._max_rounds = max_rounds
+        self._max_calls = max_calls
+        self._calls = sum(len(calls_in([content])) for content in added if content.get("role") == "model")
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the present request may not lead to calls."""
+        return self.number == self._max_rounds or (self._max_calls is not None and self._calls >= self._max_calls)
 
-class End(enum.Enum):
-    ANSWERED = "the model answered without calls"
-    DELIVERED = "the step is the client's, or waits for results from outside"
-    FAILED = "the model got its calls wrong twice"
+    def begin_round(self) -> None:
+        self.number += 1
+        if self.is_last:
+            self.mode = "NONE"
 
+    def after(self, calls: int, *, runnable: bool, wrong: bool) -> Next:
+        """What follows a round with so many calls. `runnable`: the proxy can run all of them. `wrong`: the model made
+        calls that are none (`WRONG_CALLS`)."""
+        if wrong:
+            if self.had_wrong_calls or self.is_last:
+                return Next.FAILED
+            self.had_wrong_calls = True
+            return Next.SEND
+        if not calls:
+            return Next.ANSWERED
+        return Next.DELIVERED if not runnable or self.is_last else Next.RUN
 
-class Ended(NamedTuple):
-    """`rounds` counts the requests that went upstream."""
-
-    end: End
-    rounds: int
-
-
-Loop = Generator[Send | RunTools, Round | Sequence[Document], Ended]
-
-
-def tool_loop(
-    max_rounds: int,
-    before: Sequence[Document] = (),
-    rounds: int = 0,
-    mode: str | None = None,
-    max_calls: int | None = None,
-) -> Loop:
-    """The loop of one client request. A loop that continues gets the Contents of its earlier `rounds` in `before`, and
-    the function calling mode of the last one in `mode`. Once the loop has had `max_calls` calls, the model may make no
-    more."""
-    added = list(before)
-    calls = sum(len(calls_in([content])) for content in before if content.get("role") == "model")
-    wrong_before = False
-    mode = mode or ("AUTO" if before else None)
-    for number in range(min(rounds, max_rounds - 1) + 1, max_rounds + 1):
-        is_last = number == max_rounds or (max_calls is not None and calls >= max_calls)
-        asked = Send(tuple(added), "NONE" if is_last else mode)
-        reply = yield asked
-        assert isinstance(reply, Round)
-        while reply.token is not None:
-            reply = yield asked._replace(token=reply.token)
-            assert isinstance(reply, Round)
-        if reply.finish in WRONG_CALLS:
-            if wrong_before or is_last:
-                return Ended(End.FAILED, number)
-            wrong_before = True
-            continue
-        if not reply.calls:
-            return Ended(End.ANSWERED, number)
-        if not reply.runnable or is_last:
-            return Ended(End.DELIVERED, number)
-        responses = yield RunTools(reply.calls)
-        assert not isinstance(responses, Round)
-        calls += len(reply.calls)
-        added += [reply.content, {"role": "user", "parts": list(responses)}]
-        mode = "AUTO"
-    raise AssertionError("the last round always returns")
+    def add_step(self, content: Document, responses: Sequence[Document]) -> None:
+        """Add the model's Content and the functionResponse parts for its calls, in the same order."""
+        self._calls += len(responses)
+        self.added += (content, {"role": "user", "parts": list(responses)})
+        self.mode = "AUTO"

@@ -80,7 +80,7 @@ class Capture:
 
     def on_hangup(self) -> None:
         """The client has hung up. Running calls go on: their answers are for a later request."""
-        self._done(self.machine.on_hangup())
+        self._done(self.machine.close())
         self._background.complete()
         # Noted even if the end was written: the client may not have read it.
         run_now(note_beginnings(self.grafter, self.machine))

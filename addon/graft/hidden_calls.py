@@ -14,27 +14,20 @@ from addon.graft.reading import holds
 from addon.surfaces.base import Framing
 
 
-class HiddenCalls:
-    """The calls that the client of an exchange may not see."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._markers = exchange.wire.call_markers
-        self._naming = exchange.naming
-        self._are_shown = exchange.config.delivery == "passthrough"
-
-    def are_in(self, data: bytes, framing: Framing | None) -> bool:
-        """Whether whole events, or a whole document, hold such a call, or cannot be read and may hold one."""
-        if self._are_shown or not holds(data, self._markers):
-            return False
-        try:
-            return any(self._is_hidden(name) for name in called_names(_documents(data, framing)))
-        except Malformed:
-            return True
-
-    def _is_hidden(self, name: Any) -> bool:
-        if not name and self._naming.own:
-            return False  # a further piece of a call of the client's own
-        return self._naming.toolset_name(str(name)) is not None
+def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) -> bool:
+    """Whether whole events, or a whole document, hold a call that the client may not see, or cannot be read and may
+    hold one."""
+    if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
+        return False
+    naming = exchange.naming
+    try:
+        for name in called_names(_documents(data, framing)):
+            is_further_piece = not name and naming.own  # of a call of the client's own
+            if not is_further_piece and naming.toolset_name(str(name)) is not None:
+                return True
+    except Malformed:
+        return True
+    return False
 
 
 def _documents(data: bytes, framing: Framing | None) -> list[Any]:

@@ -55,7 +55,8 @@ class JoinedRounds:
         joined = dict(response)
         if self._response_id is not None:
             joined["responseId"] = self._response_id
-        if ("usageMetadata" in joined or self._ends(joined)) and (usage := self.usage.visible()):
+        ends = any(one.get("finishReason") is not None for one in objects(joined.get("candidates")))
+        if ("usageMetadata" in joined or ends) and (usage := self.usage.visible()):
             joined["usageMetadata"] = usage
         return joined
 
@@ -88,11 +89,6 @@ class JoinedRounds:
             own = [part for part in (parts_of(content) if parts is None else parts) if part not in _EMPTY]
             candidates[0]["content"] = {**content, "parts": [*before, *own] or [FILLER]}
         return {**response, "candidates": candidates}
-
-    def _ends(self, response: Document) -> bool:
-        return any(
-            c.get("finishReason") is not None for c in as_list(response.get("candidates")) if isinstance(c, dict)
-        )
 
     def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
         """A response document of the proxy's own."""

@@ -1,34 +1,53 @@
 """The answer machine: makes one answer to a client from one upstream answer, or from all rounds of a loop.
 
 Bytes go in; effects come out (`graft.effects`): in order, what the client gets and what is stored before that goes out.
-A shell drives the machine: `graft.capture` for an answer that mitmproxy has, `loop.runner` for a loop. There is no I/O,
-no clock and no waiting here. The Wire knows how an answer looks in its surface's language.
+A shell drives the machine: `graft.capture` for an answer that mitmproxy has whole, `loop.runner` for all others. There
+is no I/O, no clock and no waiting here. `graft.machine_state` has the states, and the events that are possible in each.
 
 An event without a call passes as its original bytes. In a stream in Gemini's own language, events before the first
-call are not even parsed (`passes`). Only with `passthrough` does the client get a call of a grafted tool.
+call are not even parsed (`passes`). Only with `passthrough` does the client get a call of a grafted tool. It gets none
+because the store fails, and none in bytes that cannot be read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from typing import Any
 
-from addon.core.framing.documents import Document
+from addon.core.answers.answer import AnswerRewriter
+from addon.core.answers.arguments import Limits
+from addon.core.framing.documents import Document, Malformed, decode, encode, objects
 from addon.core.framing.encoding import TooLong
-from addon.graft.answer_end import AnswerEnd
-from addon.graft.answer_errors import AnswerErrors, BadAnswer
-from addon.graft.answer_events import AnswerEvents
-from addon.graft.answer_state import AnswerState
-from addon.graft.effects import Effect, Note, Save, Show, Start, Wait
-from addon.graft.exchange import Exchange
+from addon.core.framing.json_array import ArrayItem
+from addon.core.framing.sse import SseEvent
+from addon.core.history.calls import calls_in
+from addon.graft.decoding import Item
+from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Save, Send, Show, Start, Wait, Warn
+from addon.graft.exchange import STORE_FAILED, Exchange
+from addon.graft.hidden_calls import holds_hidden_call
+from addon.graft.journal import Journal, TurnIds
+from addon.graft.machine_state import TABLE, Event, ImpossibleEvent, State
+from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
-from addon.graft.reading import Reading
+from addon.graft.reading import Reading, holds, markers_of
+from addon.graft.response_writer import ResponseWriter
 from addon.graft.resumption import Resumption
+from addon.graft.rounds import Rounds
 from addon.settings import Settings
 from addon.surfaces.base import Framing
+from addon.surfaces.wire import Wire
+
+_CUT_OFF = "the connection to the model ended before the answer did"
+_CUT_SHORT = "an answer ended within the arguments of a call of"
+
+
+class BadAnswer(Exception):
+    """The answer of a later round is unusable, for example empty. The client got nothing of it, so a retry is safe."""
 
 
 class AnswerMachine:
     """`body`: what a loop sends upstream; None: the answer ends with the first upstream answer. `owners`: who runs
-    each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any."""
+    each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any.
+
+    `reading`: the present upstream answer. `has_unsaved`: the store failed to take something of the answer."""
 
     def __init__(
         self,
@@ -40,201 +59,421 @@ class AnswerMachine:
         loop_id: str | None = None,
     ) -> None:
         self.exchange = exchange
-        self._state = state = AnswerState(exchange, settings, clock, owners, body, loop_id)
-        self._writer = state.writer
-        self._errors = AnswerErrors(state)
-        self._events = AnswerEvents(state, self._errors)
-        self._end = AnswerEnd(state, self._events, self._errors)
+        self.has_unsaved = False
+        self.state = State.NEW
+        self._event: Event = "start"  # the latest
+        self._settings = settings
+        self._wire = exchange.wire
+        self._rounds = rounds = Rounds(exchange, body, owners, loop_id)
+        self._joined = rounds.joined
+        self._writer = ResponseWriter(self._wire, rounds.joined, is_loop=rounds.is_loop)
+        self._journal = Journal(exchange, clock, rounds.initial_state, rounds.joined)
+        self._turn_ids = TurnIds()
+        self._markers = markers_of(exchange, loops=rounds.runs_calls)
+        self._beginnings_noted = False
+        # The incomplete answer that the present round continues:
+        self._unfinished = exchange.resumes.answer if exchange.resumes is not None else None
+        if self._unfinished is not None and 0 in self._unfinished.candidates:
+            self._turn_ids.resume(self._unfinished.candidates[0].turn_id)
+        self.reading = self._read("")
 
-    @property
-    def is_over(self) -> bool:
-        return self._state.is_over
+    def _take(self, event: Event) -> None:
+        if event not in TABLE[self.state]:
+            raise ImpossibleEvent(f"{event} is impossible while an answer is {self.state}")
+        self._event = event
 
-    @property
-    def reading(self) -> Reading:
-        """The present upstream answer."""
-        return self._state.reading
+    def _become(self, state: State) -> None:
+        if state not in TABLE[self.state][self._event]:
+            raise ImpossibleEvent(f"{self._event} cannot lead from {self.state} to {state}")
+        self.state = state
 
-    @property
-    def has_unsaved(self) -> bool:
-        """Whether the store failed to take something of the answer."""
-        return self._state.has_unsaved
-
-    @property
-    def framing(self) -> Framing | None:
-        """The framing of the client's answer; None until the first upstream answer has begun."""
-        return self._writer.framing
-
-    @property
-    def has_written(self) -> bool:
-        """Whether the client was sent anything of the present round."""
-        return self._writer.has_written
-
-    # --- rounds -----------------------------------------------------------------------------------------------
-
-    @property
-    def rounds(self) -> int:
-        return self._state.joined.rounds
-
-    @property
-    def usage(self) -> Sequence[Document]:
-        """The usage of each round, as far as read."""
-        return self._state.joined.usage.rounds
-
-    @property
-    def is_last_round(self) -> bool:
-        """Whether the present request of a loop may not lead to calls."""
-        return self._state.rounds.is_last
-
-    def summarise(self) -> None:
-        """Put the rounds so far and their tokens into the exchange's summary."""
-        summary, usage = self.exchange.summary, self.usage
-        summary.rounds = max(self._state.rounds.number, 1)
-        summary.prompt = summary.output = 0
-        summary.count(usage)
-        if not (usage and usage[-1]):
-            summary.keep_end(self.reading.last_unread)
+    # --- events: perform each of the returned effects before asking for the next ------------------------------
 
     def start(self) -> list[Effect]:
         """The first request of a loop."""
-        return self._state.send(self._state.rounds.first())
+        self._take("start")
+        return self._send(self._rounds.first())
 
     def resume(self, resumption: Resumption) -> list[Effect]:
         """Call this instead of `start`, or before `begin`: the answer continues one that broke off."""
-        state = self._state
-        state.initial_states.resumption = resumption
-        if len(resumption.steps) > len(state.journal.steps):
-            state.unfinished = None  # it is complete
-        state.turn_ids.resume(resumption.turn_id)
-        calls = state.journal.resume(resumption)
-        if not state.rounds.is_loop or not resumption.steps:
-            return self.start() if state.rounds.is_loop else []
-        state.joined.resume(resumption.usage, resumption.meta)
-        state.wire.resume(resumption.rounds, resumption.visible)
-        effects: list[Effect] = []
-        if anew := [call for call, initial_state in calls if initial_state.repeats != call.call_id]:
-            effects.append(state.journal.progress(anew))
+        self._take("resume")
+        rounds, journal = self._rounds, self._journal
+        rounds.resumption = resumption
+        if len(resumption.steps) > len(journal.steps):
+            self._unfinished = None  # it is complete
+        self._turn_ids.resume(resumption.turn_id)
+        calls = journal.resume(resumption)
+        if not rounds.is_loop:
+            return []
+        if not resumption.steps:
+            return self._send(rounds.first())
+        self._joined.resume(resumption.usage, resumption.meta)
+        self._wire.resume(resumption.rounds, resumption.visible)
+        anew = [call for call, initial_state in calls if initial_state.repeats != call.call_id]
+        effects: list[Effect] = [journal.progress(anew)] if anew else []
         effects += self._writer.resume(self.exchange.target.framing, resumption.visible)
+        self._become(State.CALLING)
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
 
     def begin(self, content_type: str = "") -> list[Effect]:
         """Begin an upstream answer with status 200: the next one, or a retry of the present one."""
-        if not self._state.rounds.is_loop:
-            self._state.begin_round()
-        self._state.begin_reading(content_type)
+        self._take("begin")
+        if not self._rounds.is_loop:
+            self._joined.begin_round()
+        self.reading = self._read(content_type)
+        self._journal.begin_answer(self.reading.candidates)
+        self._become(State.READING)
         return self._writer.frame(self.reading.framing)
 
     def passes(self, chunk: bytes) -> bool:
         """Whether these bytes of a stream are whole events without a call, as most are. They go out unchanged, and are
         neither parsed nor held back. Do not feed them."""
-        if self.reading.passes(chunk):
-            self._writer.has_written = True
+        if (self.state is State.WRITING or self.state is State.READING) and self.reading.passes(chunk):
+            self.state = State.WRITING
             return True
         return False
 
     def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
-        """Take the next bytes of the present answer. Returns the client's bytes, or effects if there is more to do.
-        Here and below, perform each effect before asking for the next."""
+        """Take the next bytes of the present answer. Returns the client's bytes, or effects if there is more to do."""
+        self._take("feed")
         if self.is_over:
             return b""
         written: list[bytes] = []
         try:
             items = self.reading.decoder.feed(chunk)
             if self._writer.framing is None:
-                return self._done(lambda: self._events.items(items))
+                return self._done(self._items(items))
             for index, item in enumerate(items):
-                out = self._events.item(item)
+                out = self._item(item)
                 if not isinstance(out, bytes):
-                    return self._done(partial(self._events.rest, written, out, items[index + 1 :]))
+                    return self._done(self._rest(written, out, items[index + 1 :]))
                 written.append(out)  # the usual case: bytes only
         except TooLong as error:
-            return self._errors.too_long(f"{error} (graft_max_event)")
+            return self._fail(502, "UNAVAILABLE", f"{error} (graft_max_event)")
         except Exception as error:
-            before = [Show(b"".join(written))] if any(written) else []
-            return [*before, *self._errors.unexpected(error)]
+            return [*([Show(b"".join(written))] if any(written) else []), *self._unexpected(error)]
         data = written[0] if len(written) == 1 else b"".join(written)
-        if self._errors.may_not_go_out(data):
-            return self._errors.unreadable()
-        if data:
-            self._writer.has_written = True
+        if self._may_not_go_out(data):
+            return self._unreadable()
+        if data and self.state is State.READING:
+            self._become(State.WRITING)
         return data
 
     def finish(self, *, is_certain: bool = True) -> Iterator[Effect]:
         """End the present answer cleanly. `is_certain` False: it may also have been cut off, because only the end of
         its connection has ended it. Raises BadAnswer."""
-        return self._done(partial(self._end.finish, is_certain=is_certain))
+        self._take("finish")
+        return self._done(self._finish(is_certain))
 
     def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
         """Take the responses, by call id, of the calls that were waited for."""
-        state = self._state
-        state.initial_states.begin_step()
-        resumption = state.initial_states.resumption
-        if resumption is None or state.rounds.number:
-            return self._done(lambda: state.send(state.rounds.after_tools(responses)))
-        return self._done(lambda: state.send(state.rounds.resumed(resumption, responses)))
+        self._take("take_responses")
+        return self._done(self._next_request(responses))
 
-    def keepalive(self) -> bytes:
-        """An event that clients ignore; b"" if the answer is not a stream."""
-        return self._writer.keepalive()
-
-    def on_hangup(self) -> list[Effect]:
-        """The client has hung up. Its turn is complete if its end was sent: some clients stop reading there."""
-        if self.is_over or not self._writer.streams or not self._writer.has_written_end:
-            return []
-        effects = [*self._state.journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)]
-        return [*effects, self._state.end("answered")]
-
-    def beginnings(self) -> Iterator[Note | Save]:
-        """What to store if the client does not read to the end, or gets an error there."""
-        return self._state.beginnings()
-
-    @property
-    def unsettled(self) -> list[str]:
-        """The ids of the turns that the client may not have completely: all of them until delivery is known."""
-        return self._state.journal.unsettled
-
-    @property
-    def complete(self) -> list[str]:
-        """The ids of the turns that have ended cleanly."""
-        return list(self._state.journal.complete)
-
-    @property
-    def first_turn(self) -> str:
-        """The id of the first candidate's turn, if it has ended cleanly, else ""."""
-        return next((turn_id for turn_id, index in self._state.journal.complete.items() if index == 0), "")
-
-    def close(self) -> None:
-        """End the answer: nobody waits for it any longer."""
-        self._state.close()
-
-    # --- what goes wrong --------------------------------------------------------------------------------------
+    def on_refusal(self, status: int, body: bytes) -> list[Effect]:
+        """Handle an upstream status other than 200. The client receives it unchanged, or as an error event if its
+        stream has begun. In a later round a status that is not an error is useless to the client, and becomes a 502."""
+        self._take("on_refusal")
+        if self._is_later_round and not 400 <= status < 600:
+            return self._fail(502, "UNAVAILABLE", f"the model answered with status {status} in a tool loop")
+        refusal = self._writer.refuse(status, body)
+        return [self._end("refused"), refusal]
 
     def fail(self, code: int, status: str, words: str) -> list[Effect]:
         """End the answer with an error of the proxy's own, in the answer's present form."""
-        return self._errors.fail(code, status, words)
+        self._take("fail")
+        return self._fail(code, status, words)
 
     def on_store_failure(self) -> list[Effect] | None:
-        """The effects to perform instead of a failed Save and everything after it; None: go on."""
-        return self._errors.on_store_failure()
+        """The effects to perform instead of a failed Save and everything after it; None: go on, as the settings say. In
+        neither case does the client get an unknown call: its turn is not found again, and nothing else is lost. A
+        service that keeps the answer would refuse all that follows it, because nobody could answer its calls."""
+        self.has_unsaved = True
+        self._journal.forget_ended()
+        has_calls = bool(self._journal.steps) or any(one.captured for one in self.reading.candidates)
+        if self._settings.on_store_error == "pass" and not (has_calls and self._wire.keeps_answer):
+            return None
+        return self.fail(503, "UNAVAILABLE", STORE_FAILED)
 
-    def on_refusal(self, status: int, body: bytes) -> list[Effect]:
-        """Handle an upstream status other than 200."""
-        return self._errors.on_refusal(status, body)
+    def close(self) -> list[Effect]:
+        """End the answer: nobody waits for it any longer. The client's turn is complete if its end was sent: some
+        clients stop reading there."""
+        self._take("close")
+        if self.state is not State.ENDING:
+            self._become(State.OVER)
+            return []
+        saves = self._journal.saves(self.reading.candidates, complete=True, cut=self.reading.is_cut)
+        return [*saves, self._end("answered")]
 
-    def _done(self, step: Callable[[], Iterable[Effect]]) -> Iterator[Effect]:
-        """The effects of a step, with adjacent bytes joined. An unexpected error ends the answer with an error, because
-        unread bytes may hold a call."""
+    # --- requests upstream ------------------------------------------------------------------------------------
+
+    def _send(self, body: bytes) -> list[Effect]:
+        """Begin a round with this request."""
+        self._joined.begin_round()
+        self._become(State.ASKING)
+        return [Send(body, goes_on=self._unfinished is not None and self._is_later_round)]
+
+    def _next_request(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
+        yield from self._send(self._rounds.after_tools(responses))
+
+    def _read(self, content_type: str) -> Reading:
+        rounds, before = self._rounds, self._unfinished
+        return Reading(
+            self.exchange,
+            content_type,
+            is_plain=self._joined.rounds == 1 and self._wire.native,
+            markers=self._markers,
+            rounds=rounds,
+            new_turn_id=self._turn_ids,
+            before=before.resumed(anew=not self._is_later_round) if before is not None else None,
+            limits=Limits(self._calls_left(), self._settings.max_args),
+            max_event=self._settings.max_event,
+        )
+
+    def _calls_left(self) -> int:
+        """How many calls the present step may have."""
+        most, whole = self._settings.max_calls, self.exchange.config.max_tool_calls
+        if whole is None:
+            return most
+        made = sum(slot.call_id is not None for step in self._journal.steps for slot in step.slots)
+        return min(most, max(whole - made, 0))
+
+    # --- an upstream answer arrives ---------------------------------------------------------------------------
+
+    def _items(self, items: Sequence[Item]) -> Iterator[Effect]:
+        if self._writer.framing is None:
+            yield from self._writer.frame(self.reading.framing)
+        for item in items:
+            out = self._item(item)
+            yield from self._write(out) if isinstance(out, bytes) else out
+            if self.is_over:
+                break
+
+    def _rest(self, written: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
+        """Process the remaining `items`, behind what was written and the effects of the item before them."""
+        yield from self._write(b"".join(written))
+        yield from effects
+        if not self.is_over:
+            yield from self._items(items)
+
+    def _item(self, item: Item) -> bytes | Iterable[Effect]:
+        """Process an event: the client's bytes, or effects if there is more to do."""
+        if item.data is None:  # blank lines, an array's end, an event that was cut off
+            return self._unreadable() if holds(item.raw, self._wire.call_markers) else self._writer.between(item)
+        reading = self.reading
+        if not reading.passes_item(item):
+            return self._document(item, item.data)
+        is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
+        # The last event may lack its last line, as nothing follows it.
+        data = item.raw if is_last else self._writer.passthrough(item)
+        notes = reading.final_notes() if FINISH in item.data else ()
+        return [*notes, *self._write(data)] if notes else data
+
+    def _body(self, body: bytes) -> Iterable[Effect]:
+        """Process an answer that is not a stream. Nothing of it goes out before its end."""
+        item = ArrayItem(body, b"", body)
+        passes = self.reading.passes_body(body)
+        out = self._writer.passthrough(item) if passes else self._document(item, body, whole=True)
+        return self._write(out) if isinstance(out, bytes) else out
+
+    def _document(self, item: Item, data: bytes, *, whole: bool = False) -> bytes | Iterable[Effect]:
+        reading = self.reading
+        try:
+            document = decode(data)
+            response = self._wire.unwrap(document)
+        except Malformed as error:
+            if whole and self._is_later_round:
+                raise BadAnswer(f"its answer is not JSON: {error}") from None
+            # the markers may also be in lines of the event that are not data
+            if self._wire.is_within_call or holds(item.raw, self._wire.call_markers):
+                return self._unreadable()
+            is_dropped = self._is_later_round and data.strip() != self._wire.done
+            return b"" if is_dropped else self._writer.passthrough(item)
+        if b'"error"' in data:
+            reading.is_cut = reading.is_cut or _holds_error(document) or _holds_error(response)
+        if response is None:
+            is_dropped = self._is_later_round and not document
+            return b"" if is_dropped else self._writer.passthrough(item, document)
+        try:
+            visible = reading.read(response, whole=whole)
+            saves = self._saves()
+            if reading.answer is not None and (token := reading.answer.continuation_token) is not None:
+                saves = [*saves, *self._checkpoint(reading.answer, token, visible)]
+        except Exception as error:
+            if holds(encode(response), Wire.call_markers):
+                raise
+            visible, saves = response, [Mistake(error, passed=True)]
+        if not self._writer.streams:
+            self._writer.keep(data, document, response, visible)
+            return saves
+        event = (item, document, response, visible)
+        return self._stored_first(saves, *event) if saves else self._visible_event(*event)
+
+    def _stored_first(self, saves: Sequence[Effect], *event: Any) -> Iterator[Effect]:
+        yield from saves
+        yield from self._write(self._visible_event(*event))
+
+    def _visible_event(self, item: Item, document: Document, response: Document, visible: Document | None) -> bytes:
+        reading = self.reading
+        data = self._writer.event(reading, item, document, response, visible)
+        if reading.has_ended != (self.state is State.ENDING):
+            self._become(State.ENDING if reading.has_ended else State.WRITING)
+        return data
+
+    def _saves(self, *, complete: bool = False) -> Sequence[Effect]:
+        """Store news before they go out, and begin the calls that are run."""
+        journal, candidates = self._journal, self.reading.candidates
+        if not complete and not journal.has_news(candidates):
+            return ()
+        fresh = tuple(journal.fresh(candidates))
+        saves: list[Effect] = [*journal.saves(candidates, complete=complete, cut=self.reading.is_cut)]
+        return [*saves, Start(fresh)] if fresh else saves
+
+    def _checkpoint(self, answer: AnswerRewriter, token: str, visible: Document | None) -> Iterator[Effect]:
+        """Keep the answer if the client gets a token in the middle: the stream may break off after it."""
+        candidates = objects(visible.get("candidates")) if visible is not None and self._writer.streams else ()
+        if any(one.get("continuationToken") and one.get("finishReason") is None for one in candidates):
+            yield self._pause(answer, token)
+
+    def _pause(self, answer: AnswerRewriter, token: str) -> Pause:
+        return Pause(token, self._rounds.paused(answer, self._journal.steps, self._journal.visible))
+
+    # --- an upstream answer ends: another request or calls follow, or the client's answer ends ----------------
+
+    def _finish(self, is_certain: bool) -> Iterator[Effect]:
+        reading = self.reading
+        yield from self._items(reading.decoder.flush())
+        if not is_certain and not self.is_over and not reading.is_cut and reading.lacks_end:
+            yield from self._fail(502, "UNAVAILABLE", _CUT_OFF)
+            return
+        if not self.is_over and self._writer.streams and (unfinished := self._wire.unfinished_response()) is not None:
+            yield from self._incomplete(unfinished)
+        stored: list[Effect] = []
+        if not self.is_over and reading.framing is Framing.JSON:
+            stored += self._body(bytes(reading.decoder.body))
+        if self.is_over:
+            yield from stored
+            return
+        if self._is_later_round and not reading.has_responses and not reading.is_cut:
+            yield from stored
+            raise BadAnswer("its answer holds nothing")
+        if reading.is_cut and self._writer.streams:
+            yield from stored
+            yield from self._written_end("cut")
+            return
+        closing = reading.closing()
+        if reading.goes_on:
+            stored += self._saves()
+        token = reading.answer.continuation_token if reading.answer is not None else None
+        match self._rounds.after(reading.candidates, token):
+            case tuple() as calls:
+                self._unfinished = None
+                self._journal.continue_turn(reading.candidates)
+                yield from _with_progress(stored, self._journal.progress())
+                self._become(State.CALLING)
+                yield Wait(calls)
+            case bytes(body):
+                yield from stored
+                self._unfinished = reading.answer if reading.continues else None
+                self._journal.continue_turn(reading.candidates)
+                yield from self._send(body)
+            case str() as outcome:
+                yield from stored
+                yield from self._conclude(outcome, closing)
+
+    def _incomplete(self, response: Document) -> Iterator[Effect]:
+        """Process a response that the end of the stream left incomplete."""
+        reading = self.reading
+        visible = reading.read(response, whole=False)
+        if reading.answer is not None:
+            contents = [candidate["content"] for candidate in objects(response["candidates"])]
+            reading.answer.unfinished_calls.update(str(call.get("name")) for call in calls_in(contents))
+        yield from self._saves()
+        if visible is not None:
+            yield from self._write(self._wire.event(visible))
+
+    def _conclude(self, outcome: str, closing: Document | None) -> Iterator[Effect]:
+        """End the client's answer cleanly."""
+        reading, writer = self.reading, self._writer
+        is_unfinished = reading.is_unfinished
+        yield from reading.final_notes()
+        if is_unfinished:  # its last event may have been an error
+            yield from self.beginnings()
+        yield from self._saves(complete=True)
+        if writer.streams:
+            self._become(State.ENDING)
+            yield from self._write(writer.closing(closing) if closing is not None else b"")
+        if (answer := reading.answer) is not None:
+            for name in answer.unfinished_calls:
+                yield Warn(f"{_CUT_SHORT} {name}: the received part was used")
+            if answer.continuation_token is not None:
+                yield self._pause(answer, answer.continuation_token)
+        yield from self._written_end(outcome)
+
+    def _written_end(self, outcome: str) -> Iterator[Effect]:
+        reading, writer = self.reading, self._writer
+        if writer.streams:
+            yield from self._write(writer.end(reading))
+        else:
+            parts = None
+            if reading.framing is not Framing.JSON or self._unfinished is not None:
+                parts = [part for candidate in reading.candidates[:1] for part in candidate.current_visible_parts]
+            body = writer.whole(self._journal.current_visible, parts)
+            if holds_hidden_call(self.exchange, body, Framing.JSON):
+                yield from self._unreadable()
+                return
+            yield Begin()
+            yield from self._write(body)
+        yield self._end(outcome)
+
+    def _end(self, outcome: str) -> End:
+        self._become(State.OVER)
+        return End(outcome)
+
+    # --- what goes wrong --------------------------------------------------------------------------------------
+
+    def _fail(self, code: int, status: str, words: str) -> list[Effect]:
+        """It goes out once the end is noted: the client may ask again as soon as it has it."""
+        failure = self._writer.fail(code, status, words)
+        return [self._end("error"), failure]
+
+    def _unexpected(self, error: Exception) -> list[Effect]:
+        words = f"{type(error).__name__} while the answer was captured"
+        return [Mistake(error, passed=False), *self._fail(500, "INTERNAL", words)]
+
+    def _unreadable(self) -> Iterator[Effect]:
+        """Refuse bytes that hold a call and cannot be read: the client must not see the call."""
+        yield Warn("an answer with a call could not be read: the client was given an error")
+        yield from self._fail(502, "UNAVAILABLE", "the model's answer holds a call and cannot be read")
+
+    # --- what the client gets ---------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> Iterable[Effect]:
+        if not data:
+            return ()
+        if self.state is State.READING:
+            self._become(State.WRITING)
+        return (Show(data),)
+
+    def _may_not_go_out(self, data: bytes) -> bool:
+        """Whether a piece of a stream holds a call that the client may not see."""
+        return self._writer.streams and holds_hidden_call(self.exchange, data, self._writer.framing)
+
+    def _done(self, effects: Iterable[Effect]) -> Iterator[Effect]:
+        """The effects of an event, with adjacent bytes joined. An unexpected error ends the answer with an error,
+        because unread bytes may hold a call."""
         if self.is_over:
             return
         written: list[bytes] = []
+        ends: list[Effect] = []
         try:
-            for effect in step():
+            for effect in effects:
                 if isinstance(effect, Show):
                     written.append(effect.data)
                     continue
                 if written:
                     data = b"".join(written)
-                    if self._errors.may_not_go_out(data):
+                    if self._may_not_go_out(data):
                         break
                     yield Show(data)
                     written.clear()
@@ -242,13 +481,94 @@ class AnswerMachine:
         except BadAnswer:
             raise
         except Exception as error:
-            ends = self._errors.unexpected(error)
-        else:
-            ends = []
+            ends = self._unexpected(error)
         data = written[0] if len(written) == 1 else b"".join(written)
-        if self._errors.may_not_go_out(data):
-            yield from self._errors.unreadable()
+        if self._may_not_go_out(data):
+            yield from self._unreadable()
             return
         if data:
             yield Show(data)
         yield from ends
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        return self.state is State.OVER
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether the present request can be sent again: the client was sent nothing of its answer."""
+        return self.state is State.ASKING or self.state is State.READING
+
+    @property
+    def framing(self) -> Framing | None:
+        """The framing of the client's answer; None until the first upstream answer has begun."""
+        return self._writer.framing
+
+    @property
+    def rounds(self) -> int:
+        return self._joined.rounds
+
+    @property
+    def _is_later_round(self) -> bool:
+        return self._joined.rounds > 1
+
+    @property
+    def is_last_round(self) -> bool:
+        """Whether the present request of a loop may not lead to calls."""
+        return self._rounds.is_last
+
+    @property
+    def usage(self) -> Sequence[Document]:
+        """The usage of each round, as far as read."""
+        return self._joined.usage.rounds
+
+    def summarise(self) -> None:
+        """Put the rounds so far and their tokens into the exchange's summary."""
+        summary, usage = self.exchange.summary, self.usage
+        summary.rounds = max(self._rounds.number, 1)
+        summary.prompt = summary.output = 0
+        summary.count(usage)
+        if not (usage and usage[-1]):
+            summary.keep_end(self.reading.last_unread)
+
+    def keepalive(self) -> bytes:
+        """An event that clients ignore; b"" if the answer is not a stream."""
+        return self._writer.keepalive()
+
+    def beginnings(self) -> Iterator[Note | Save]:
+        """What to store if the client does not read to the end, or gets an error there: it may continue with any
+        beginning of what it was sent. Given once, and only for streams: nobody keeps the beginning of one document."""
+        if not self._writer.streams or self._beginnings_noted:
+            return
+        self._beginnings_noted = True
+        yield from self.reading.beginnings()
+        yield from self._journal.beginnings(self.reading.candidates)
+
+    @property
+    def unsettled(self) -> list[str]:
+        """The ids of the turns that the client may not have completely: all of them until delivery is known."""
+        return self._journal.unsettled
+
+    @property
+    def complete(self) -> list[str]:
+        """The ids of the turns that have ended cleanly."""
+        return list(self._journal.complete)
+
+    @property
+    def first_turn(self) -> str:
+        """The id of the first candidate's turn, if it has ended cleanly, else ""."""
+        return next((turn_id for turn_id, index in self._journal.complete.items() if index == 0), "")
+
+
+def _with_progress(effects: Sequence[Effect], progress: Save) -> list[Effect]:
+    """The effects at the end of a round, whose calls are saved together with the progress."""
+    saves = [effect for effect in effects if isinstance(effect, Save)]
+    calls = [call for save in saves for call in save.calls]
+    return [progress._replace(calls=calls), *(effect for effect in effects if not isinstance(effect, Save))]
+
+
+def _holds_error(document: object) -> bool:
+    """Whether an event (or a list of one, as Code Assist sends them) holds an error."""
+    return any(one.get("error") is not None for one in objects(document))

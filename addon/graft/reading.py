@@ -6,6 +6,7 @@ Most answers hold no call and are never parsed. What passes unread is kept, and 
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from addon.core.answers.answer import AnswerRewriter, Candidate
 from addon.core.answers.arguments import Limits
@@ -18,6 +19,7 @@ from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
 from addon.graft.note_reader import AT_ONCE, FINISH, NoteReader
 from addon.graft.records import new_call_id
+from addon.graft.rounds import Rounds
 from addon.surfaces.base import Framing
 
 _MARKERS = (b'"continuationToken"',)
@@ -47,8 +49,7 @@ def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
 
 class Reading:
     """`is_plain`: nothing had to be read so far; `markers`: what has to be read. `has_responses`: the model sent
-    something, if only its end. `is_cut`: the stream holds an error. `note`: called with each response that is read.
-    `stored_id`: gives the id of a call that is stored already."""
+    something, if only its end. `is_cut`: the stream holds an error."""
 
     def __init__(
         self,
@@ -57,11 +58,8 @@ class Reading:
         *,
         is_plain: bool,
         markers: tuple[bytes, ...],
-        note: Callable[[Document], None],
+        rounds: Rounds,
         new_turn_id: Callable[[int], str],
-        stored_id: Callable[[str, Document], str | None],
-        goes_on: Callable[[Candidate], bool],
-        continues: Callable[[str], bool],
         limits: Limits,
         max_event: int,
         before: AnswerRewriter | None = None,
@@ -74,15 +72,12 @@ class Reading:
         self.is_cut = False
         self._exchange = exchange
         self._markers = markers
-        self._note = note
+        self._rounds = rounds
         self._new_turn_id = new_turn_id
-        self._stored_id = stored_id
-        self._goes_on = goes_on
-        self._continues = continues
         self._limits = limits
         if before is not None:
-            before.proxy_answers, before.proxy_resumes, before.new_turn_id = goes_on, continues, new_turn_id
-            before.call_id = lambda name, args: stored_id(name, args) or new_call_id()
+            before.proxy_answers, before.proxy_resumes = rounds.is_answered_here, rounds.continues
+            before.new_turn_id, before.call_id = new_turn_id, partial(_call_id, rounds)
         self._unread: list[bytes] = []
         self._note_reader = NoteReader(exchange) if self.is_plain and exchange.notes else None
         self._finished = self._note_reader is None
@@ -100,16 +95,12 @@ class Reading:
     @property
     def goes_on(self) -> bool:
         """Whether the proxy answers the step itself."""
-        if self.answer is not None:
-            for state in self.answer.candidates.values():  # any() with a generator costs more, here and below
-                if state.answered_by_proxy:
-                    return True
-        return False
+        return any([state.answered_by_proxy for state in self.candidates])  # a generator costs more, here and below
 
     @property
     def continues(self) -> bool:
         """Whether the proxy asks for the rest of the answer."""
-        return any(state.resumed_by_proxy for state in self.candidates)
+        return any([state.resumed_by_proxy for state in self.candidates])
 
     @property
     def has_ended(self) -> bool:
@@ -118,11 +109,7 @@ class Reading:
 
     @property
     def hides(self) -> bool:
-        if self.answer is not None:
-            for state in self.answer.candidates.values():
-                if state.hides_parts:
-                    return True
-        return False
+        return any([state.hides_parts for state in self.candidates])
 
     def passes(self, chunk: bytes) -> bool:
         """Whether a chunk is whole events that need not be read. They are kept; do not decode them."""
@@ -207,7 +194,7 @@ class Reading:
         """The client's view of a response: see `AnswerRewriter.feed`."""
         self.has_responses = self.has_responses or _has_content(response)
         answer = self.answer or self._start()
-        self._note(response)
+        self._rounds.note(response)
         return answer.feed(response, whole=whole)
 
     def closing(self) -> Document | None:
@@ -216,20 +203,20 @@ class Reading:
 
     def _start(self) -> AnswerRewriter:
         """Start to read the answer, beginning with what passed unread."""
-        exchange, stored_id = self._exchange, self._stored_id
+        exchange, rounds = self._exchange, self._rounds
         answer = self.answer = AnswerRewriter(
             exchange.naming,
             exchange.config.placeholder,
             passthrough=exchange.config.delivery == "passthrough",
             hides_server_tools=exchange.plan.hides_server_tools,
             new_turn_id=self._new_turn_id,
-            call_id=lambda name, args: stored_id(name, args) or new_call_id(),
+            call_id=partial(_call_id, rounds),
             limits=self._limits,
-            proxy_answers=self._goes_on,
-            proxy_resumes=self._continues,
+            proxy_answers=rounds.is_answered_here,
+            proxy_resumes=rounds.continues,
         )
         for response in self._responses():
-            self._note(response)
+            rounds.note(response)
             answer.feed(response)
         self.is_plain = False
         self._unread.clear()
@@ -249,6 +236,10 @@ class Reading:
                 continue
             if response is not None:
                 yield response
+
+
+def _call_id(rounds: Rounds, name: str, args: Document) -> str:
+    return rounds.stored_id(name, args) or new_call_id()
 
 
 def _is_json(data: bytes) -> bool:

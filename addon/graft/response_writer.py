@@ -4,7 +4,7 @@ Bytes and documents in, bytes and effects out. The Wire knows the form of an eve
 of several rounds have in common; this class knows how far the client's answer has come.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from addon.core.framing import replies
 from addon.core.framing.documents import Document, Malformed, decode, objects
@@ -22,20 +22,20 @@ _MAX_ERROR_TEXT = 1000
 
 
 class ResponseWriter:
-    """`framing`: how the client's answer is framed, None until the upstream's first answer tells. `streams`: the
-    client's answer is a stream, and has begun. `has_written`: the client was sent something of the present round.
-    `has_written_end`: the last event by which the client's turn ends was sent, or is sent next."""
+    """`framing`: how the client's answer is framed, None until the upstream's first answer tells."""
 
     def __init__(self, wire: Wire, joined: JoinedRounds, *, is_loop: bool) -> None:
         self.framing: Framing | None = None
-        self.streams = False
-        self.has_written = False
-        self.has_written_end = False
         self._wire = wire
         self._joined = joined
         self._is_loop = is_loop
         self._tail = b""  # the bytes behind the upstream's array
         self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client's answer is a stream, and has begun."""
+        return self.framing is not None and self.framing is not Framing.JSON
 
     def frame(self, framing: Framing | None) -> list[Effect]:
         """Take the framing of the upstream's answer, unless one is set. The head of a stream is sent at once."""
@@ -43,7 +43,6 @@ class ResponseWriter:
             return []
         self.framing = framing
         self._wire.set_framing(framing)
-        self.streams = framing is not Framing.JSON
         return [Begin()] if self.streams else []
 
     def resume(self, framing: Framing, visible: Sequence[Document]) -> list[Effect]:
@@ -51,14 +50,6 @@ class ResponseWriter:
         if framing is Framing.JSON:
             return []
         return [*self.frame(framing), Show(self._wire.event(self._joined.made(visible)))]
-
-    # --- events -----------------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> Iterable[Effect]:
-        if not data:
-            return ()
-        self.has_written = True
-        return (Show(data),)
 
     def passthrough(self, item: Item, document: object = None) -> bytes:
         """An event that needs no change."""
@@ -71,7 +62,6 @@ class ResponseWriter:
         self, reading: Reading, item: Item, document: Document, response: Document, visible: Document | None
     ) -> bytes:
         """The event of a stream by which the client gets `visible`, its view of the upstream's `response`."""
-        self.has_written_end = reading.has_ended
         is_later = self._joined.rounds > 1
         if visible is None or (is_later and not reading.has_responses):
             return b""
@@ -99,13 +89,9 @@ class ResponseWriter:
         """An event that clients ignore; b"" if the answer is not a stream."""
         return self._wire.event(self._joined.made([])) if self.streams else b""
 
-    # --- documents --------------------------------------------------------------------------------------------
-
     def keep(self, data: bytes, document: Document, response: Document, visible: Document | None) -> None:
         """Keep a document of an answer that is not streamed: it is written when the answer ends."""
         self._last = data if visible is response and self._joined.rounds == 1 else (document, visible)
-
-    # --- the end ----------------------------------------------------------------------------------------------
 
     def end(self, reading: Reading) -> bytes:
         """The bytes behind the last event; of an array that did not change, the upstream's own."""

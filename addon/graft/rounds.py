@@ -1,31 +1,25 @@
-"""The rounds of one answer: applies the rules of the tool loop to the outcome of each round.
+"""The rounds of one answer: applies the rules of the tool loop to the outcome of each round, and says whether a call is
+run, and with which state it is stored.
 
 Without a loop there is one round, the client's own, and no call is run.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
 from addon.core.framing.documents import Document, decode, get, index_of, objects
 from addon.core.history.outcomes import fitted
 from addon.core.history.request import Request
-from addon.core.toolloop import WRONG_CALLS, End, Ended, Loop, Round, RunTools, Send, tool_loop
+from addon.core.toolloop import WRONG_CALLS, Next, ToolLoop
 from addon.core.tools.tool_plan import generation
 from addon.graft.exchange import Exchange, Paused
-from addon.graft.owners import Owners
+from addon.graft.joined_rounds import JoinedRounds
+from addon.graft.owners import InitialState, Owners
 from addon.graft.resumption import Resumption
 from store.models import Step
 
 _MAX_PIECES = 64
 """How many further requests the rest of one answer may take: Gemini 4 gives a million tokens in 32 pieces."""
-_OUTCOMES = {End.ANSWERED: "answered", End.DELIVERED: "delivered", End.FAILED: "failed"}
-
-
-class Over(NamedTuple):
-    """There is no further round. `outcome`: `answered`, `delivered` or `failed`, as `effects.End` has it."""
-
-    outcome: str
 
 
 class LoopRequest:
@@ -50,47 +44,90 @@ class LoopRequest:
 
 
 class Rounds:
-    """`body`: what a loop sends upstream; None: there is no loop. `number` counts the requests upstream. `runs_calls`:
-    whether any call of this answer is run at all. With several candidates, each is a turn of its own and the client may
-    continue any of them, so nobody runs their calls."""
+    """`body`: what a loop sends upstream; None: there is no loop. `loop_id`: the loop that begins the calls, if any.
+    `runs_calls`: whether any call of this answer is run at all. With several candidates, each is a turn of its own and
+    the client may continue any of them, so nobody runs their calls. `resumption`: the broken-off answer that this one
+    continues."""
 
-    def __init__(self, exchange: Exchange, body: bytes | None, owners: Owners) -> None:
-        self.number = 0
+    def __init__(self, exchange: Exchange, body: bytes | None, owners: Owners, loop_id: str | None) -> None:
+        self.joined = JoinedRounds()
+        self.resumption: Resumption | None = None
         self._exchange = exchange
-        self._request = None if body is None else LoopRequest(exchange, body)
-        self._loop = None if body is None else _tool_loop(exchange)
         self._owners = owners
+        self._loop_id = loop_id
+        self._request = None if body is None else LoopRequest(exchange, body)
+        self._loop = None if body is None else self._begun_loop()
         self._generation = generation(exchange.model)
         self.has_one_candidate = _candidate_count(exchange.request) == 1
-        self.runs_calls = body is not None and self.has_one_candidate and _runs_calls(exchange)
-        self._asked: Send | RunTools | None = None
+        self.runs_calls = body is not None and self.has_one_candidate and exchange.config.loops
+        if exchange.resumes is not None and exchange.resumes.has_calls:  # of others, so the answer ends without a loop
+            self.runs_calls = False
         self._token = None if self._request is None else self._request.token  # of the first request alone
+        self._piece: str | None = None  # the token of a request for the rest of an answer
         self._pieces = 0
-        self._had_wrong_calls = False
+        self._step: tuple[Document, Sequence[CapturedCall]] = ({}, ())  # whose calls are waited for
+        self._begun_calls = 0  # of the present step
+        self._repeated: set[str] = set()  # ids of calls of the broken-off answer
+
+    def _begun_loop(self, added: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> ToolLoop:
+        config = self._exchange.config
+        return ToolLoop(config.max_rounds, config.max_tool_calls, added, rounds, mode)
 
     @property
     def is_loop(self) -> bool:
         return self._loop is not None
 
     @property
+    def number(self) -> int:
+        """The number of requests that a loop has sent upstream."""
+        return 0 if self._loop is None else self._loop.number
+
+    @property
     def is_last(self) -> bool:
         """Whether the present request is the last that the loop may send, after others."""
-        return self._loop is not None and 1 < self.number == self._exchange.config.max_rounds
+        return 1 < self.number == self._exchange.config.max_rounds
 
     # --- what is next -----------------------------------------------------------------------------------------
 
     def first(self) -> bytes:
         """The request of the first round."""
-        assert self._loop is not None
-        if (before := self._exchange.resumes) is not None and not self.number:
-            self.number = before.rounds - 1
-            self._loop = _tool_loop(self._exchange, before.added, self.number, before.mode)
-        asked = next(self._loop)
-        assert isinstance(asked, Send)
-        return self._sent(asked)
+        if (before := self._exchange.resumes) is not None:
+            self._loop = self._begun_loop(before.added, before.rounds - 1, before.mode)
+        return self._next_round()
 
-    def resumed(self, resumption: Resumption, responses: Mapping[str, Document]) -> bytes:
-        """The first request after the rounds of a broken-off answer. `responses` by call id."""
+    def after(self, candidates: Sequence[Candidate], token: str | None) -> tuple[CapturedCall, ...] | bytes | str:
+        """What follows a round with this outcome: calls to wait for, another request, or the outcome of the answer, as
+        `effects.End` has it. `token`: asks for the rest of the answer."""
+        loop, state = self._loop, next((one for one in candidates if one.index == 0), None)
+        if loop is None or state is None:
+            return Next.ANSWERED.value
+        if state.resumed_by_proxy:
+            self._pieces += 1
+            return Next.ANSWERED.value if token is None else self._request_with(token)
+        calls = tuple(call for one in candidates for call in one.captured)
+        wrong = has_wrong_calls(state) and self.runs_calls
+        match loop.after(len(calls), runnable=state.answered_by_proxy, wrong=wrong):
+            case Next.SEND:
+                return self._next_round()
+            case Next.RUN:
+                self._step = {"role": "model", "parts": self._named(state.true_parts)}, calls
+                return calls
+            case outcome:
+                return outcome.value
+
+    def after_tools(self, responses: Mapping[str, Document]) -> bytes:
+        """The request that tells the model the responses of the calls, by call id."""
+        assert self._loop is not None
+        self._begun_calls = 0
+        if self.resumption is not None and not self.number:
+            self._loop = self._resumed_loop(self.resumption, responses)
+        else:
+            content, calls = self._step
+            self._loop.add_step(content, self._responses(calls, responses))
+        return self._next_round()
+
+    def _resumed_loop(self, resumption: Resumption, responses: Mapping[str, Document]) -> ToolLoop:
+        """The loop after the rounds of a broken-off answer."""
         before: list[Document] = []
         calls = {one.call.call_id: one.call for one in resumption.calls}
         for step in resumption.steps:
@@ -100,32 +137,20 @@ class Rounds:
         earlier = self._exchange.resumes
         if len(resumption.steps) > (0 if earlier is None else len(earlier.steps)):
             self._token = None  # its rest is complete
-        self.number = resumption.rounds
-        self._loop = _tool_loop(self._exchange, before, resumption.rounds)
-        return self.first()
+        return self._begun_loop(before, resumption.rounds)
 
-    def after(self, candidates: Sequence[Candidate], token: str | None = None) -> RunTools | bytes | Over:
-        """What follows a round with this outcome: calls to wait for, another request, or nothing. `token`: asks for the
-        rest of the answer."""
-        if self._loop is None:
-            return Over(_OUTCOMES[End.ANSWERED])
-        try:
-            asked = self._loop.send(self._outcome(candidates, token))
-        except StopIteration as stop:
-            ended: Ended = stop.value
-            return Over(_OUTCOMES[ended.end])
-        if isinstance(asked, Send):
-            return self._sent(asked)
-        self._asked = asked
-        return asked
-
-    def after_tools(self, responses: Mapping[str, Document]) -> bytes:
-        """The request that tells the model the responses of the calls, by call id."""
+    def _next_round(self) -> bytes:
         assert self._loop is not None
-        assert isinstance(self._asked, RunTools)
-        asked = self._loop.send(self._responses(self._asked.calls, responses))
-        assert isinstance(asked, Send)
-        return self._sent(asked)
+        self._loop.begin_round()
+        return self._request_with(None)
+
+    def _request_with(self, piece: str | None) -> bytes:
+        """The present request. `piece`: the token that asks for the rest of its answer."""
+        assert self._request is not None
+        assert self._loop is not None
+        self._piece = piece
+        token, self._token = piece or self._token, None
+        return self._request.changed(self._loop.added, self._loop.mode, token)
 
     def _responses(self, calls: Sequence[CapturedCall], responses: Mapping[str, Document]) -> list[Document]:
         names = self._exchange.plan.names
@@ -137,71 +162,8 @@ class Rounds:
             parts.append({"functionResponse": {**head, "name": name, **outcome}})
         return parts
 
-    def _sent(self, asked: Send) -> bytes:
-        assert self._request is not None
-        self._asked = asked
-        token, self._token = asked.token or self._token, None
-        if asked.token is None:
-            self.number += 1
-        return self._request.changed(asked.added, asked.mode, token)
-
-    # --- what a round comes to --------------------------------------------------------------------------------
-
-    def note(self, response: Document) -> None:
-        """Read a response before its calls are taken: several candidates may come although one was asked for."""
-        candidates = list(objects(response.get("candidates")))
-        if len(candidates) > 1 or any(map(index_of, candidates)):
-            self.has_one_candidate = self.runs_calls = False
-
-    def runs(self, call: CapturedCall) -> bool:
-        """Whether the call is run here. A call that fails at once counts as run."""
-        return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.config, call.name))
-
-    def continues(self, token: str) -> bool:
-        """Whether the proxy itself asks for the rest of an answer with this token."""
-        asked = self._asked
-        return (
-            isinstance(asked, Send) and self.has_one_candidate and self._pieces < _MAX_PIECES and asked.token != token
-        )
-
-    def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
-        """An answer whose rest the client may ask for, once or several times."""
-        asked, resumed = self._asked, answer.resumed()
-        resumed.proxy_answers, resumed.proxy_resumes = _never, _never
-        if not isinstance(asked, Send):
-            return Paused(resumed)
-        return Paused(resumed, asked.added, asked.mode, self.number, tuple(steps), tuple(visible))
-
-    def is_answered_here(self, state: Candidate) -> bool:
-        """Whether the proxy answers the step itself, and the client's turn goes on."""
-        asked = self._asked
-        if not self.runs_calls or not isinstance(asked, Send) or asked.mode == "NONE":
-            return False
-        if has_wrong_calls(state):
-            return not self._had_wrong_calls
-        return (
-            bool(state.captured)
-            and len(state.captured) == len(state.slots)
-            and all(self.runs(call) for call in state.captured)
-        )
-
-    def _outcome(self, candidates: Sequence[Candidate], token: str | None) -> Round:
-        state = next((one for one in candidates if one.index == 0), None)
-        if state is None:
-            return Round({}, (), runnable=False, finish=None)
-        if state.resumed_by_proxy:
-            self._pieces += 1
-            return Round({}, (), runnable=False, finish=None, token=token)
-        wrong = has_wrong_calls(state) and self.runs_calls
-        self._had_wrong_calls = self._had_wrong_calls or wrong
-        calls = tuple(call for one in candidates for call in one.captured)
-        return Round(self._content(state), calls, state.answered_by_proxy, str(state.finish) if wrong else None)
-
-    def _content(self, state: Candidate) -> Document:
-        """The model's Content, under this request's names."""
-        return {"role": "model", "parts": self._named(state.true_parts)}
-
     def _named(self, parts: Sequence[Document]) -> list[Document]:
+        """The model's parts, under this request's names."""
         names = self._exchange.plan.names
         named: list[Document] = []
         for part in parts:
@@ -212,20 +174,82 @@ class Rounds:
             named.append(part)
         return named
 
+    # --- an answer is read ------------------------------------------------------------------------------------
 
-def _tool_loop(exchange: Exchange, before: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> Loop:
-    return tool_loop(exchange.config.max_rounds, before, rounds, mode, exchange.config.max_tool_calls)
+    def note(self, response: Document) -> None:
+        """Read a response before its calls are taken: several candidates may come although one was asked for."""
+        self.joined.note(response)
+        candidates = list(objects(response.get("candidates")))
+        if len(candidates) > 1 or any(map(index_of, candidates)):
+            self.has_one_candidate = self.runs_calls = False
+
+    def continues(self, token: str) -> bool:
+        """Whether the proxy itself asks for the rest of an answer with this token."""
+        return self.is_loop and self.has_one_candidate and self._pieces < _MAX_PIECES and self._piece != token
+
+    def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
+        """An answer whose rest the client may ask for, once or several times."""
+        resumed = answer.resumed()
+        resumed.proxy_answers, resumed.proxy_resumes = _never, _never
+        if self._loop is None:
+            return Paused(resumed)
+        return Paused(resumed, self._loop.added, self._loop.mode, self.number, tuple(steps), tuple(visible))
+
+    def is_answered_here(self, state: Candidate) -> bool:
+        """Whether the proxy answers the step itself, and the client's turn goes on."""
+        if not self.runs_calls or self._loop is None or self._loop.mode == "NONE":
+            return False
+        if has_wrong_calls(state):
+            return not self._loop.had_wrong_calls
+        return (
+            bool(state.captured)
+            and len(state.captured) == len(state.slots)
+            and all(self._runs(call) for call in state.captured)
+        )
+
+    def _runs(self, call: CapturedCall) -> bool:
+        """Whether the call is run here. A call that fails at once counts as run."""
+        return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.config, call.name))
+
+    # --- calls are stored -------------------------------------------------------------------------------------
+
+    def initial_state(self, call: CapturedCall) -> InitialState:
+        """The state of a call when it is stored. A call identical to a call of a broken-off answer does not run: it
+        gets that call's answer, or is that very call if the answer is given by hand."""
+        initial_state = self._initial_state(call)
+        self._begun_calls += 1
+        if not initial_state.at_once or initial_state.repeats or self._begun_calls > self._exchange.config.parallel:
+            return initial_state
+        return initial_state._replace(loop_id=self._loop_id)
+
+    def _initial_state(self, call: CapturedCall) -> InitialState:
+        if not self.has_one_candidate:
+            return InitialState(error=call.fault)
+        initial_state = self._owners.initial_state(self._exchange.config, call, runs=self._runs(call))
+        if self.resumption is None or not initial_state.begins or initial_state.error is not None:
+            return initial_state
+        repeats: str | None = call.call_id  # if it was answered by hand, and now has an executor
+        if call.call_id not in self._repeated:
+            earlier = self.resumption.identical(call.name, call.args, self._repeated)
+            if earlier is None:
+                return initial_state
+            repeats = earlier.call_id
+            self._repeated.add(repeats)
+        return initial_state._replace(repeats=repeats, approval=False)
+
+    def stored_id(self, name: str, args: Document) -> str | None:
+        """The id of the identical call that is answered by hand; None: the call is a new record."""
+        if self.resumption is None or not self.has_one_candidate:
+            return None
+        earlier = self.resumption.identical(name, args, self._repeated)
+        if earlier is None or earlier.owner != "hand":
+            return None
+        self._repeated.add(earlier.call_id)
+        return earlier.call_id
 
 
 def has_wrong_calls(state: Candidate) -> bool:
     return isinstance(state.finish, str) and state.finish in WRONG_CALLS and not state.slots
-
-
-def _runs_calls(exchange: Exchange) -> bool:
-    """Whether the loop runs calls. If the answer already has calls of others, it ends without a loop."""
-    if exchange.resumes is not None and exchange.resumes.has_calls:
-        return False
-    return exchange.config.loops
 
 
 def _token_in(request: Request) -> str | None:

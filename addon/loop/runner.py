@@ -24,11 +24,10 @@ from addon.core.framing import replies
 from addon.core.framing.documents import Document
 from addon.core.problems import problem
 from addon.core.summaries import CallSummary, RoundSummary
-from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
-from addon.graft.machine import AnswerMachine
+from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.owners import InitialState
 from addon.graft.shell import (
     PATIENCE,
@@ -143,10 +142,9 @@ class Runner:
         if self._is_closed:
             return
         self._is_closed = True
-        if effects := self.machine.on_hangup():
+        if effects := self.machine.close():
             async for _ in self._perform(effects):
                 pass  # these effects concern the records alone
-        self.machine.close()
         self._count()
         if not self._ended:
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
@@ -303,12 +301,18 @@ class Runner:
             except (httpx2.RequestError, BadAnswer) as error:
                 if is_first and not isinstance(error, httpx2.DecodingError):
                     raise
-                if is_last or self.machine.has_written or len(self._calls) > calls_before:
-                    async for out in self._perform(self.machine.fail(*_upstream_failure(error))):
+                if is_last or not self.machine.can_retry or len(self._calls) > calls_before:
+                    async for out in self._give_up(error):
                         yield out
                     return
                 pause = backoff(attempt)
             async for out in self._pause(pause):
+                yield out
+
+    async def _give_up(self, error: Exception) -> Output:
+        """Give the client an error, unless its answer has ended with one."""
+        if not self.machine.is_over:
+            async for out in self._perform(self.machine.fail(*_upstream_failure(error))):
                 yield out
 
     def _begin_step(self) -> None:

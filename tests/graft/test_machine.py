@@ -12,10 +12,9 @@ from addon.core.framing import sse
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.request import Request
 from addon.graft import journal, reading
-from addon.graft.answer_errors import BadAnswer
 from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
-from addon.graft.machine import AnswerMachine
+from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
@@ -68,11 +67,15 @@ async def exchange_of(graft: Graft, to: Target) -> Exchange:
 class Driven:
     """A loop's machine that is fed answers, and what it asked for."""
 
-    def __init__(self, exchange: Exchange, cut: Callable[[bytes], Iterable[bytes]] = lambda data: [data]) -> None:
+    def __init__(
+        self, exchange: Exchange, cut: Callable[[bytes], Iterable[bytes]] = lambda data: [data], **settings: Any
+    ) -> None:
         self.exchange = exchange
         self.cut = cut
         self.done: list[Effect] = []
-        self.machine = AnswerMachine(exchange, Settings(), lambda: 1.0, Runs(MemoryStore()), exchange.request.body)
+        self.machine = AnswerMachine(
+            exchange, Settings(**settings), lambda: 1.0, Runs(MemoryStore()), exchange.request.body
+        )
         self.take(self.machine.start())
 
     def take(self, effects: bytes | Iterable[Effect]) -> None:
@@ -180,8 +183,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
 @pytest.mark.parametrize("policy", ["fail", "pass"])
 async def test_a_failed_save_ends_the_answer_or_is_passed_over(graft: Graft, form: str, policy: str) -> None:
     await graft.tools(WEATHER)
-    driven = Driven(await exchange_of(graft, TARGETS[form]))
-    driven.machine._state.settings = Settings(on_store_error=policy)  # type: ignore[arg-type]
+    driven = Driven(await exchange_of(graft, TARGETS[form]), on_store_error=policy)
     driven.feed(STEP if form != "json" else [answer(call())])
     instead = driven.machine.on_store_failure()
     if policy == "pass":
@@ -205,7 +207,7 @@ async def test_a_later_answer_that_is_none_is_asked_for_again(graft: Graft, form
     for kind in (EVENTS, JSON, "text/html"):
         with pytest.raises(BadAnswer):
             driven.feed(body, kind)
-        assert not driven.machine.has_written
+        assert driven.machine.can_retry
     driven.feed(REST if form != "json" else [answer("done")])
     assert driven.done[-1] == End("answered")
 

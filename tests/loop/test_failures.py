@@ -228,6 +228,16 @@ async def test_a_cut_in_a_later_round_is_an_error_where_some_of_the_round_is_out
     assert all(one.status.final for one in await ready.calls()), "nobody was told of the call"
 
 
+@pytest.mark.parametrize("before", [[], [STEP]], ids=["first round", "later round"])
+async def test_an_answer_that_has_ended_with_an_error_gets_nothing_more(ready: Proxy, before: list[Any]) -> None:
+    cut = [httpx2.ReadError("cut")] if before else []  # a cut in the first round is raised
+    upstream = ready.upstream(Scripted(*before, [b'data: {"functionCall"\r\n\r\n', says("more"), *cut], ANSWER))
+    played = await ready.ask("x", framing=Framing.SSE)
+    assert [decoded for decoded in played.documents if "error" in decoded] == [played.documents[-1]]
+    assert played.text == ("Wait. " if before else "")
+    assert upstream.rounds == [ANSWER], "and is not asked for again"
+
+
 WHOLE = {Framing.JSON: b"%s", Framing.ARRAY: b"[%s]", Framing.SSE: b"data: %s\r\n\r\n"}
 
 

@@ -114,8 +114,7 @@ class Loop:
         return _flat(_parts(self.exchange, _data(self.visible) if streams else [self.visible]))
 
     async def _broken(self, hangup: HangUp) -> list[Document]:
-        await self._perform(self.machine.on_hangup())
-        self.machine.close()
+        await self._perform(self.machine.close())
         await note_broken(self.grafter, self.machine)
         return hangup.kept(_parts(self.exchange, _data(self.visible)))
 
