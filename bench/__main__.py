@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-from bench import litellm, loop, memory, proxy, redis_store, store, stream
+from bench import litellm, loop, memory, processes, proxy, redis_store, store, stream
 from bench.measure import FULL, QUICK, TINY, Effort
 from bench.report import Row, markdown, plain
 
@@ -28,10 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     efforts = parser.add_mutually_exclusive_group()
     efforts.add_argument("--quick", action="store_const", const=QUICK, dest="effort", help="a first look")
     efforts.add_argument("--tiny", action="store_const", const=TINY, dest="effort", help="only whether it runs")
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of the addon")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     given = parser.parse_args(argv)
     if unknown := set(given.tables) - TABLES.keys():
         parser.error(f"there is no table {sorted(unknown)[0]!r}; there are {', '.join(TABLES)}")
+    processes.addon_options[:] = given.set
     rows = asyncio.run(_rows(given.tables or list(TABLES), given.effort or FULL))
     print(markdown(rows) if given.markdown else plain(rows))
     return 1 if any(row.ok is False for row in rows) else 0

@@ -25,6 +25,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 OPTIONS = ("connection_strategy=lazy", "keep_host_header=true")
 """What both proxies are given, besides `-q`: what the addon asks for."""
 
+addon_options: list[str] = []
+"""What every proxy with the addon is given besides."""
+
 
 def free_port() -> int:
     with socket.socket() as sock:
@@ -189,7 +192,7 @@ def grafted(upstream: int, home: Path | None = None, *more: str) -> Iterator[Sid
     with contextlib.ExitStack() as stack:
         home = home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         control = free_port()
-        options = [f"graft_control=127.0.0.1:{control}", "graft_token=off", *more]
+        options = [f"graft_control=127.0.0.1:{control}", "graft_token=off", *addon_options, *more]
         process = mitmdump(upstream, free_port(), home, options, ROOT / "addon" / "entry.py")
         try:
             process.wait_for(control)

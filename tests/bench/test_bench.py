@@ -29,6 +29,14 @@ def test_each_table_is_measured(name: str) -> None:
     assert len(ran.stdout.splitlines()) > 2
 
 
+@pytest.mark.e2e
+def test_an_option_reaches_the_proxy_with_the_addon() -> None:
+    command = [sys.executable, "-m", "bench", "stream", "--tiny", "--set", "graft_fast=perhaps"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 1
+    assert "graft_fast='perhaps'" in ran.stderr
+
+
 def test_an_unknown_table_is_refused() -> None:
     ran = subprocess.run([sys.executable, "-m", "bench", "x"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2
