@@ -1,20 +1,13 @@
-"""Chooses where a request goes once every addon has seen it: to a loop, to another host, or on as it stands.
+"""How a request reaches the place where it goes: a loop, another host, or its own host.
 
-A change to the flow would be seen by later addons, and their changes would be lost. The flow is therefore left alone.
-When mitmproxy has run the hooks of a request and is about to connect, `choose_destination` is called. To mitmproxy a
-loop is one more connection of its HTTP layer, which takes the request and returns an answer; it has no socket and no
-address that a hook could see. A request that goes to another host is sent as a copy.
+To mitmproxy a loop is one more connection of its HTTP layer, which takes the request and returns an answer; it has no
+socket and no address that a hook could see. A request that goes to another host is sent as a copy.
 
 A connection to a server serves one credential only, as the connections of loops do (`addon.tools.owned_connections`).
-
-For this, two methods of mitmproxy are replaced below. If mitmproxy lacks them, importing this module fails and the
-proxy does not start.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Generator, Sequence
-from importlib.metadata import version
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,74 +26,22 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseHeaders,
     ResponseProtocolError,
 )
-from mitmproxy.proxy.server import ConnectionHandler
 
 from addon.core.security.credentials import credentials
-from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import new_response
 from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer
 
-logger = logging.getLogger("toolgraft")
-
-ChooseDestination = Callable[[http.HTTPFlow], LoopAnswer | http.Request | None]
-"""Called once, after the hooks of a request. Returns the loop that answers it, the request to send instead, or None to
-send it as it stands."""
-
-choose_destination = FlowState[ChooseDestination]("choose_destination")
+Connecting = Generator[commands.Command, Any, bool]
+"""Connects a stream to its server. Returns whether it is connected."""
 
 _WITHOUT_BODY = (204, 304)
-
-_MISTAKE = "a mistake in the proxy itself; its log says which"
-
-
-def check(owner: type, *names: str) -> None:
-    """Raises RuntimeError if mitmproxy lacks one of these methods."""
-    missing = [name for name in names if not callable(getattr(owner, name, None))]
-    if missing:
-        raise RuntimeError(
-            f"toolgraft does not fit mitmproxy {version('mitmproxy')}: its {owner.__qualname__} has no "
-            f"{', '.join(missing)}. Install mitmproxy 12 (12.2 or newer)."
-        )
-
-
-check(HttpStream, "make_server_connection", "state_consume_request_body", "state_wait_for_response_headers")
-check(HttpLayer, "event_to_child")
-check(GetHttpConnection, "connection_spec_matches")
-check(ConnectionHandler, "wakeup", "drain_writers", "server_event")
-
-_make_server_connection = HttpStream.make_server_connection
-_wakeup = ConnectionHandler.wakeup
-
-
-def make_server_connection(self: HttpStream) -> Generator[commands.Command, Any, bool]:
-    """As mitmproxy's, except for flows with another destination."""
-    choose = choose_destination.pop(self.flow)
-    try:
-        destination = choose(self.flow) if choose is not None else None
-    except Exception:
-        logger.exception("a request was not sent on")
-        failure = ResponseProtocolError(self.stream_id, _MISTAKE, ErrorCode.GENERIC_SERVER_ERROR)
-        yield from self.handle_protocol_error(failure)
-        return False
-    if destination is None:
-        return (yield from _on_own_connection(self.flow, _make_server_connection(self)))
-    if isinstance(destination, http.Request):
-        return (yield from _on_own_connection(self.flow, _send_instead(self, destination)))
-    _loops_of(self).answers[self.stream_id] = destination
-    return True
-
-
-HttpStream.make_server_connection = make_server_connection  # type: ignore[method-assign]
-
 
 _owners: WeakKeyDictionary[Connection, tuple[bytes, ...]] = WeakKeyDictionary()
 """The credentials that each connection was used with."""
 
 
-def _on_own_connection(
-    flow: http.HTTPFlow, connecting: Generator[commands.Command, Any, bool]
-) -> Generator[commands.Command, Any, bool]:
+def on_own_connection(flow: http.HTTPFlow, connecting: Connecting) -> Connecting:
     """Connects without reusing a connection of other credentials: late or surplus bytes from the server would end up in
     somebody else's answer. A client may be a gateway, which sends many people's requests over one connection."""
     owner = credentials(flow.request.path, flow.request.headers.fields)
@@ -127,7 +68,8 @@ def _match_owner(command: GetHttpConnection, owner: tuple[bytes, ...]) -> None:
     command.connection_spec_matches = matches_owner  # type: ignore[method-assign]
 
 
-def _send_instead(stream: HttpStream, request: http.Request) -> Generator[commands.Command, Any, bool]:
+def send_instead(stream: HttpStream, request: http.Request) -> Connecting:
+    """Connects to another host, which gets this request."""
     flow = stream.flow
     connection, error = yield GetHttpConnection(
         (request.host, request.port), request.scheme == "https", None, flow.server_conn.transport_protocol
@@ -148,8 +90,9 @@ def _put_back(flow: http.HTTPFlow, sent: http.Request, original: http.Request) -
         flow.request = original
 
 
-class _MorePieces(commands.RequestWakeup):
-    """Asks mitmproxy for an event when more of the answer is available, in `pieces`."""
+class MorePieces(commands.RequestWakeup):
+    """Asks mitmproxy for an event when more of the answer is available, in `pieces`, and the client has received what
+    was sent so far."""
 
     def __init__(self, stream_id: int, answering: LoopAnswer) -> None:
         super().__init__(0.0)
@@ -157,21 +100,13 @@ class _MorePieces(commands.RequestWakeup):
         self.answering = answering
         self.pieces: Sequence[Head | bytes] = ()
 
-
-async def wakeup(self: ConnectionHandler, request: commands.RequestWakeup) -> None:
-    """As mitmproxy's, except for the answers of loops: they continue when more is available and the client has received
-    what was sent so far."""
-    if isinstance(request, _MorePieces):
+    async def arrive(self, drain: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self.drain_writers()
-            request.pieces = await request.answering.take()
+            await drain()
+            self.pieces = await self.answering.take()
         except asyncio.CancelledError:
-            request.answering.cancel()
+            self.answering.cancel()
             raise
-    await _wakeup(self, request)
-
-
-ConnectionHandler.wakeup = wakeup  # type: ignore[method-assign]
 
 
 class Loops(layer.Layer):
@@ -186,15 +121,15 @@ class Loops(layer.Layer):
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, RequestEndOfMessage):
             if (answering := self.answers.get(event.stream_id)) is not None:
-                yield _MorePieces(event.stream_id, answering)
+                yield MorePieces(event.stream_id, answering)
         elif isinstance(event, RequestProtocolError):
             if (answering := self.answers.pop(event.stream_id, None)) is not None:
                 answering.cancel()
-        elif isinstance(event, events.Wakeup) and isinstance(event.command, _MorePieces):
+        elif isinstance(event, events.Wakeup) and isinstance(event.command, MorePieces):
             yield from self._continue(event.command)
         # the request's head and body are ignored: the loop has them from the flow
 
-    def _continue(self, more: _MorePieces) -> layer.CommandGenerator[None]:
+    def _continue(self, more: MorePieces) -> layer.CommandGenerator[None]:
         stream_id, answering = more.stream_id, more.answering
         for piece in more.pieces:
             if self.answers.get(stream_id) is not answering:
@@ -206,7 +141,7 @@ class Loops(layer.Layer):
         if self.answers.get(stream_id) is not answering:
             return
         if not answering.over:
-            yield _MorePieces(stream_id, answering)
+            yield MorePieces(stream_id, answering)
             return
         del self.answers[stream_id]
         if answering.error is None:
@@ -222,8 +157,8 @@ def _response(head: Head) -> http.Response:
     return new_response(head.status, [*head.headers, *ends])
 
 
-def _loops_of(stream: HttpStream) -> Loops:
-    """The loops of the stream's client connection, which replace the stream's server from now on."""
+def take_over(stream: HttpStream, answering: LoopAnswer) -> None:
+    """Let a loop answer the stream's request, in place of its server."""
     layers = stream.context.layers
     parent = layers[layers.index(stream) - 1]
     assert isinstance(parent, HttpLayer)
@@ -232,4 +167,4 @@ def _loops_of(stream: HttpStream) -> Loops:
         found = Loops(stream.context.fork())
         parent.connections[found.server] = found
     stream.context.server = found.server
-    return found
+    found.answers[stream.stream_id] = answering

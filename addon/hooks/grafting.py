@@ -15,7 +15,6 @@ from addon.core.summaries import Summary
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.session_config import SessionConfig
-from addon.hooks.breaks import error_response, has_last_words, on_break
 from addon.hooks.error_replies import (
     INTERIM,
     failed,
@@ -27,11 +26,11 @@ from addon.hooks.error_replies import (
     unsupported,
 )
 from addon.hooks.flow_state import FlowState
-from addon.hooks.handover import on_handover
 from addon.hooks.hangup import Hangup
 from addon.hooks.headers import UNDECODED, body_of, ends_with_connection, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
+from addon.hooks.mitmproxy_patches import error_response, has_last_words, on_break, on_handover
 from addon.hooks.model_streams import CopiedStream, GraftedStream
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from addon.exiting import exit_with_loop
 from addon.gateway.upstream_factory import UpstreamFactory
+from addon.hooks import mitmproxy_check
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.draining import InFlight, drain
@@ -63,6 +64,7 @@ class Lifecycle:
         for option in OPTIONS:
             loader.add_option(option.name, option.typespec, option.default, option.help)
         try:
+            mitmproxy_check.check()
             self._take_options()
         except Exception as error:
             self._refused = True

@@ -1,13 +1,12 @@
 """WebSockets of the Live API: `addon.loop.live` decides what happens to each frame.
 
 A frame is passed on, changed or dropped; a message that is too long ends the connection. The proxy's own frames are
-injected, and mitmproxy runs the hook for them too, with `injected` set. mitmproxy is changed for this, below. If it
-lacks what is changed, importing this module fails and the proxy does not start.
+injected, and mitmproxy runs the hook for them too, with `injected` set.
 """
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,6 +30,7 @@ from addon.graft.grafter import GraftFailed
 from addon.graft.session_config import SessionConfig
 from addon.hooks.flow_state import FlowState
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.mitmproxy_patches import Commands, Relay, relay_through
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
@@ -47,7 +47,6 @@ Fragmentizer.FRAGMENT_SIZE = max(Fragmentizer.FRAGMENT_SIZE, 1 << 40)
 _MAX_REASON = 123  # bytes, in a close frame
 _COST = 256  # bytes, roughly, that a message or a frame takes besides its content
 _PIECE = 4096  # bytes, of which each may become a thousand if the connection is compressed
-_relay = WebsocketLayer.relay_messages
 
 
 @dataclass
@@ -73,36 +72,31 @@ class _Bounds:
     kept: int = 0
 
 
-_bounds = FlowState[_Bounds]("live_bounds")
-
-
-def relay_messages(layer: WebsocketLayer, event: events.Event) -> Generator[commands.Command, object]:
-    """As mitmproxy's, except for messages of the proxy and for messages of a Live connection that are too long.
-    mitmproxy would append a message of the proxy's to an incomplete one of the client, and would not report that it was
-    sent. Nor can it close a connection."""
+def _relay(bounds: _Bounds, layer: WebsocketLayer, event: events.Event, relay: Relay) -> Commands:
+    """As mitmproxy's, except for messages of the proxy and for those that are too long."""
+    websocket = layer.flow.websocket
+    assert websocket is not None
+    if websocket.timestamp_end is not None:
+        return
     if isinstance(event, _Refused):
         yield from _closed(layer, event.message.content, event.code)
-        return
-    if not isinstance(event, _Injected):
-        bounds = _bounds.get(layer.flow)
-        yield from _relay(layer, event) if bounds is None else _relay_bounded(layer, event, bounds)
-        return
-    message, websocket = event.message, layer.flow.websocket
-    assert websocket is not None
-    websocket.messages.append(message)
-    yield WebsocketMessageHook(layer.flow)
-    if (bounds := _bounds.get(layer.flow)) is not None:
+    elif isinstance(event, _Injected):
+        message = event.message
+        websocket.messages.append(message)
+        yield WebsocketMessageHook(layer.flow)
         _forget_oldest(websocket.messages, bounds, len(message.content) + _COST)
-    if not message.dropped:
-        yield layer.server_ws.send2(Fragmentizer([], message.is_text).msg(message.content, message_finished=True))
-    event.sent()
+        if not message.dropped:
+            yield layer.server_ws.send2(Fragmentizer([], message.is_text).msg(message.content, message_finished=True))
+        event.sent()
+    else:
+        yield from _relay_bounded(layer, event, relay, bounds)
 
 
-def _relay_bounded(layer: WebsocketLayer, event: events.Event, bounds: _Bounds) -> Generator[commands.Command, object]:
+def _relay_bounded(layer: WebsocketLayer, event: events.Event, relay: Relay, bounds: _Bounds) -> Commands:
     assert layer.flow.websocket is not None
     messages = layer.flow.websocket.messages
     for piece in _pieces(event):
-        relaying = _relay(layer, piece)
+        relaying = relay(layer, piece)
         command = next(relaying, None)
         while command is not None:
             newest = messages[-1] if isinstance(command, WebsocketMessageHook) else None
@@ -117,7 +111,7 @@ def _relay_bounded(layer: WebsocketLayer, event: events.Event, bounds: _Bounds) 
                 command = relaying.send(result)
             except StopIteration:
                 break
-        if layer._handle_event == layer.done:
+        if layer.flow.websocket.timestamp_end is not None:
             return
         if any(_size(side.frame_buf) > bounds.message for side in (layer.client_ws, layer.server_ws)):
             yield from _closed(layer, _too_long(bounds), CloseReason.MESSAGE_TOO_BIG)
@@ -156,7 +150,7 @@ def _forget_oldest(messages: list[WebSocketMessage], bounds: _Bounds, size: int)
     del messages[:count]
 
 
-def _closed(layer: WebsocketLayer, reason: bytes, code: CloseReason) -> Generator[commands.Command, object]:
+def _closed(layer: WebsocketLayer, reason: bytes, code: CloseReason) -> Commands:
     close = CloseConnection(code, reason[:_MAX_REASON].decode(errors="ignore"))
     websocket = layer.flow.websocket
     assert websocket is not None
@@ -168,10 +162,6 @@ def _closed(layer: WebsocketLayer, reason: bytes, code: CloseReason) -> Generato
         yield commands.CloseConnection(side.conn)
     yield WebsocketEndHook(layer.flow)
     layer.flow.live = False
-    layer._handle_event = layer.done
-
-
-WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +185,7 @@ class LiveHooks:
             return None
         if flow.response is not None or flow.error is not None:
             return None
-        _bounds[flow] = _Bounds(runtime.settings.max_event, runtime.settings.max_answer)
+        relay_through[flow] = partial(_relay, _Bounds(runtime.settings.max_event, runtime.settings.max_answer))
         return self._begin(flow, route, runtime)
 
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:

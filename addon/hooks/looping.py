@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 
 from mitmproxy import http
-from mitmproxy.addons.serverplayback import ServerPlayback
 from mitmproxy.connection import Server
 
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
-from addon.hooks.destinations import check, choose_destination
 from addon.hooks.flow_state import FlowState
-from addon.hooks.handover import handover_failed, on_handover
 from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
 from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
@@ -30,23 +28,6 @@ class _Diverted:
     exchange: Exchange
     client: bytes
     grafted: bytes
-
-
-diverted = FlowState[_Diverted]("diverted")
-
-check(ServerPlayback, "request")
-_replay = ServerPlayback.request
-
-
-def request(self: ServerPlayback, f: http.HTTPFlow) -> None:
-    """As mitmproxy's `--server-replay`, except for a flow that a loop answers. A recording replaces the upstream, so it
-    answers the flows of the loop's requests. The client's flow would get the answer to the first of them, or be killed
-    because it was not recorded."""
-    if f not in diverted:
-        _replay(self, f)
-
-
-ServerPlayback.request = request  # type: ignore[method-assign]
 
 
 class _CopyingStage:
@@ -96,7 +77,8 @@ class Looping:
 
     def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
         """The loop of a diverted flow. If its body is no longer a request, it is sent upstream instead."""
-        start, runtime = diverted.pop(flow), self.lifecycle.runtime
+        runtime = self.lifecycle.runtime
+        start: _Diverted | None = diverted.pop(flow)
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
         if start is None or runtime is None or body is None:
             return self.routing.redirected_request(flow)

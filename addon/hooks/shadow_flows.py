@@ -9,13 +9,6 @@ from functools import lru_cache
 import httpx2
 from mitmproxy import connection, ctx, flow, hooks, http
 from mitmproxy.net import server_spec
-from mitmproxy.proxy.layers.http._hooks import (
-    HttpErrorHook,
-    HttpRequestHeadersHook,
-    HttpRequestHook,
-    HttpResponseHeadersHook,
-    HttpResponseHook,
-)
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
@@ -121,14 +114,14 @@ class ShadowExchange:
     async def begin(self) -> None:
         shadow = self.flow
         shadow.is_replay = "request"  # or mitmproxy asks for a proxy password, which the client has shown already
-        await _run_hook(HttpRequestHeadersHook(shadow))
+        await _run_hook("requestheaders", shadow)
         shadow.is_replay = None
         if shadow.error is None:
-            await _run_hook(HttpRequestHook(shadow))
+            await _run_hook("request", shadow)
         if shadow.error is None and shadow.response is not None:
             # another addon has answered, as `--server-replay` does
             shadow.response.timestamp_start = time.time()
-            await _run_hook(HttpResponseHeadersHook(shadow))
+            await _run_hook("responseheaders", shadow)
             await self._end()
 
     @property
@@ -149,7 +142,7 @@ class ShadowExchange:
         response = new_response(status, [field for field in headers if field[0].lower() not in not_kept])
         self.flow.response = response
         response.stream = is_stream(response, asked=self._streams) and not self._comes_whole()
-        await _run_hook(HttpResponseHeadersHook(self.flow))
+        await _run_hook("responseheaders", self.flow)
         if self.flow.error is not None:
             return _killed()
         response = self.flow.response
@@ -186,7 +179,7 @@ class ShadowExchange:
             elif shadow.response is not None:
                 await self._end()
         if shadow.error is not None:
-            await _run_hook(HttpErrorHook(shadow))
+            await _run_hook("error", shadow)
         shadow.live = False
 
     async def _end(self) -> None:
@@ -195,7 +188,7 @@ class ShadowExchange:
         assert response is not None
         response.timestamp_end = time.time()
         if self.flow.error is None:
-            await _run_hook(HttpResponseHook(self.flow))
+            await _run_hook("response", self.flow)
         response = self.flow.response
         if self.flow.error is not None or response is None:
             self._answer = _killed()
@@ -230,8 +223,8 @@ def netloc(url: str) -> str:
     return httpx2.URL(url).netloc.decode()
 
 
-async def _run_hook(hook: hooks.Hook) -> None:
-    await ctx.master.addons.trigger_event(hook)
-    (subject,) = hook.args()
+async def _run_hook(name: str, subject: http.HTTPFlow) -> None:
+    kind: Callable[[http.HTTPFlow], hooks.Hook] = hooks.all_hooks[name]
+    await ctx.master.addons.trigger_event(kind(subject))
     if subject.intercepted:
         await subject.wait_for_resume()

@@ -25,7 +25,6 @@ from mitmproxy.proxy.layers.http._events import (
 )
 
 from addon.core.framing.replies import is_answer
-from addon.hooks.destinations import check
 from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import names, put, value
 from addon.settings import Settings
@@ -203,7 +202,6 @@ def _outcomes(rule: Any, flow: http.HTTPFlow) -> set[bool]:
 
 # --- mitmproxy --------------------------------------------------------------------------------------------------------
 
-check(HttpStream, "start_response_stream", "state_consume_response_body", "state_stream_response_body")
 _start_response_stream = HttpStream.start_response_stream
 
 

@@ -13,10 +13,9 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
 from addon.hooks.compose import Toolgraft, build_addons
-from addon.hooks.destinations import choose_destination
 from addon.hooks.grafting import Grafting
-from addon.hooks.handover import on_handover
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.mitmproxy_patches import choose_destination, on_handover
 from addon.hooks.routing import Routing
 from addon.hooks.streams import start
 from addon.loop.server import LoopAnswer

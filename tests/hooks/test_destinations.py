@@ -12,10 +12,8 @@ import httpx2
 import pytest
 from mitmproxy import http
 from mitmproxy.connection import Server
-from mitmproxy.proxy.layers.http import HttpStream
 
 from addon.graft.exchange import Exchange
-from addon.hooks.destinations import check
 from addon.loop.runner import Runner
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, requests, serving
@@ -385,12 +383,3 @@ async def test_any_other_closed_connection_is_an_error(
         answers = [await client.post(f"{proxied.reverse}{PATH}", json=asks("hi")) for _ in range(max(closes)[1])]
         assert [one.status_code for one in answers] == [*[200] * (len(answers) - 1), 502]
     assert len(model.heard) == len(answers) - 1
-
-
-# --- mitmproxy --------------------------------------------------------------------------------------------------------
-
-
-def test_a_mitmproxy_that_is_another_is_named_with_what_it_lacks() -> None:
-    check(HttpStream, "make_server_connection")
-    with pytest.raises(RuntimeError, match=r"HttpStream has no gone, lost\. Install mitmproxy 12"):
-        check(HttpStream, "gone", "make_server_connection", "lost")

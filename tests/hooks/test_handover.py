@@ -6,8 +6,8 @@ import socket
 import pytest
 from mitmproxy.test import tflow
 
-from addon.hooks import handover as module
-from addon.hooks.handover import _flushed, _written, on_handover
+from addon.hooks import mitmproxy_patches as module
+from addon.hooks.mitmproxy_patches import _flushed, _written, on_handover
 
 _MUCH = b"x" * 8_000_000
 

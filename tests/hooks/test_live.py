@@ -1,9 +1,9 @@
 """WebSockets of the Live API: their sessions, the frames that are dropped, changed or injected, and their end."""
 
 import asyncio
-import importlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from mitmproxy.websocket import WebSocketData, WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
 from addon.graft.replay import replay
-from addon.hooks import live
-from addon.hooks.live import _Injected
+from addon.hooks.live import _Bounds, _Injected, _relay
+from addon.hooks.mitmproxy_patches import relay_through
 from addon.hooks.recordings import recorded_requests
 from addon.loop.live import LiveSession
 from addon.settings import Settings
@@ -85,6 +85,7 @@ def websocket_layer() -> websocket.WebsocketLayer:
     """One that relays."""
     flow = request(f"https://{GOOGLE}{PATH}", b"", method="GET")
     flow.response, flow.websocket = http.Response.make(101), WebSocketData()
+    relay_through[flow] = partial(_relay, _Bounds(message=1_000_000, history=1_000_000))
     layer = websocket.WebsocketLayer(Context(flow.client_conn, Options()), flow)
     list(layer.handle_event(events.Start()))
     return layer
@@ -160,16 +161,6 @@ def test_a_message_of_the_proxys_own_that_another_addon_drops_is_not_sent_and_ho
     message.drop()
     assert list(relayed) == []
     assert gone == [True]
-
-
-@pytest.mark.parametrize("of", ["Fragmentizer.FRAGMENT_SIZE", "WebsocketLayer.relay_messages"])
-def test_a_mitmproxy_that_is_made_in_another_way_is_noticed_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, of: str
-) -> None:
-    owner, _, name = of.partition(".")
-    monkeypatch.delattr(getattr(websocket, owner), name)
-    with pytest.raises(AttributeError, match=name):
-        importlib.reload(live)
 
 
 async def test_secrets_of_the_handshake_that_the_service_repeats_are_neither_shown_nor_stored(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mitmproxy import http
 
-from addon.hooks.looping import diverted
+from addon.hooks.mitmproxy_patches import diverted
 from addon.hooks.shadow_flows import LoopWatcher, proxy_url
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer, LoopServer
