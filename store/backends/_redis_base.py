@@ -24,9 +24,6 @@ from store.models import Record, Session
 SMALL = 128
 """The memory use of a session's name and a number in bytes."""
 
-_OLDEST = (7, 0)
-"""The oldest version of Redis that has all that is used here."""
-
 _SYNC = 2000
 """Milliseconds that `sync` waits for a replica."""
 
@@ -83,7 +80,7 @@ class RedisBase(Waits):
         try:
             info = await self._greet()
             version = str(info.get("redis_version", "0"))
-            if "valkey" not in str(info.get("server_name", "")) and _numbers(version) < _OLDEST:
+            if "valkey" not in str(info.get("server_name", "")) and int(version.partition(".")[0]) < 7:
                 raise StoreUnusable(f"store {self.link.address.name}: version {version} is older than 7.0")
             if not self.read_only:
                 await self.link.run(
@@ -96,11 +93,10 @@ class RedisBase(Waits):
             self.secret, self.epoch = bytes(secret), epoch.decode()
             self._clocks = self._new_clocks()
             await self._begin_reading()
-        except StoreUnavailable as error:
+        except BaseException as error:
             await self.close()
-            raise StoreUnusable(str(error)) from error
-        except BaseException:
-            await self.close()
+            if isinstance(error, StoreUnavailable):
+                raise StoreUnusable(str(error)) from error
             raise
 
     async def _begin_reading(self) -> None:
@@ -126,11 +122,8 @@ class RedisBase(Waits):
             share.clear()
 
     async def ping(self) -> None:
-        if self.read_only:
-            await self.link.run(("PING",))
-            return
-        self.check_writable()
-        await self.link.run(("SET", self.keys.ping, repr(self.times().wall)))
+        if not self.read_only:
+            await self.link.run(("SET", self.keys.ping, repr(self.times().wall)))
         await self._greet()
 
     async def sync(self) -> None:
@@ -280,7 +273,3 @@ class RedisBase(Waits):
 def body_of(text: str) -> bytes:
     """The body of a value with this record."""
     return values.compress(records.versioned(text))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

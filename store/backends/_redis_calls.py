@@ -53,7 +53,7 @@ def put_call(tx: Transaction, before: Call | None, call: Call, *, offset: int = 
     """Write the call with its entries in the indexes. `before` None: it is new, and has its place at this offset.
     `quietly`: without an event."""
     name, record = call.call_id, call.model_dump_json()
-    tx.put("call", name, [], body_of(record))
+    tx.put("call", name, body_of(record))
     if (text := media.parts_text(call)) is not None:  # images are compressed already
         tx.do("HSET", "parts", name, text)
     if before is None:

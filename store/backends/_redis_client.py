@@ -330,7 +330,7 @@ class Link:
         """The answers to these commands, in one round trip. Raises StoreUnavailable."""
         if not commands:
             return []
-        return await self._ask(lambda: self._replies(commands))
+        return await self._ask(lambda: self._repeat(commands))
 
     async def script(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], *, writes: bool = False
@@ -341,9 +341,9 @@ class Link:
 
         async def run() -> Any:
             try:
-                (reply,) = await self._replies([("EVALSHA", script.digest, *rest)], unsure)
+                (reply,) = await self._repeat([("EVALSHA", script.digest, *rest)], unsure)
             except NoScriptError:  # a new or restarted server
-                (reply,) = await self._replies([("EVAL", script.text, *rest)], unsure)
+                (reply,) = await self._repeat([("EVAL", script.text, *rest)], unsure)
             return reply
 
         return await self._ask(run, unsure)
@@ -393,31 +393,21 @@ class Link:
             raise RedisClusterException("no node of the cluster has the store's keys")
         return node
 
-    async def _replies(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
-        """As `_repeat`. Raises the first ResponseError, too."""
-        replies = await self._repeat(commands, unsure)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
-
     async def _repeat(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
-        """The replies; one that the server refuses is a ResponseError. Raises RedisError. `unsure`: gets the errors
-        after which the commands may have run."""
+        """The replies. Raises RedisError, also if one of them is an error. `unsure`: gets the errors after which the
+        commands may have run."""
         tries = _TRIES[self.address.kind]
         for attempt in range(tries):
             try:
                 replies = await self._exchange(commands, ask_cluster=attempt > 0)
-                for reply in replies:
-                    if isinstance(reply, _LATER):
-                        raise reply
-                if unsure is not None:
-                    unsure += (one for one in replies if isinstance(one, Exception) and not _is_refusal(one))
+                if errors := [one for one in replies if isinstance(one, Exception)]:
+                    raise next((one for one in errors if isinstance(one, _LATER)), errors[0])
                 return replies
-            except _LATER as error:
+            except (*_LATER, ResponseError) as error:
                 if unsure is not None and not _is_refusal(error):
                     unsure.append(error)
-                if attempt == tries - 1 or AuthenticationError in (type(error), type(error.__cause__)):
+                is_last = attempt == tries - 1 or AuthenticationError in (type(error), type(error.__cause__))
+                if is_last or not isinstance(error, _LATER):
                     raise
             await asyncio.sleep(random.random() * min(_RETRY_PAUSE[1], _RETRY_PAUSE[0] * 2**attempt))
         raise AssertionError("the last try returns or raises")

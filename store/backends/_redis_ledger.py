@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
@@ -47,27 +47,32 @@ def put_turn(
     all_calls = [*(old.calls if old else []), *calls]
     all_keys = list(dict.fromkeys([*(old.keys if old else []), *keys]))
     record = turn.model_dump_json()
-    tx.put("turn", turn.turn_id, [str(len(all_calls)).encode(), *all_calls, *all_keys], body_of(record))
-    before = old.record if old else None
-    new_keys = keys
-    if old and before and before.delivered != turn.delivered:
-        entries = (_entry(key, before.delivered) for key in old.keys)
-        tx.index("key", "turns", turn.turn_id, *entries, remove=True)
-        new_keys = all_keys
-    tx.index("key", "turns", turn.turn_id, *(_entry(key, turn.delivered) for key in new_keys))
-    for name, was, now in (
-        ("asked", before and not before.bound and before.user_key, not turn.bound and turn.user_key),
-        ("request", before and not before.delivered and before.request_key, not turn.delivered and turn.request_key),
-    ):
-        if was and was != now:
-            tx.index(name, "turns", turn.turn_id, values.prefix(was), remove=True)
-        if now and was != now:
-            tx.index(name, "turns", turn.turn_id, values.prefix(now))
+    tx.put("turn", turn.turn_id, body_of(record), b"%d" % len(all_calls), *all_calls, *all_keys)
+    was = turn_entries(old.record, old.keys) if old else {}
+    index_turn(tx, turn.turn_id, was, turn_entries(turn, all_keys))
     tx.record("turn.updated" if old else "turn.created", record)
 
 
-def _entry(key: bytes, delivered: bool) -> bytes:
-    return values.prefix(key, b"1" if delivered else b"0")
+type Entries = dict[str, set[bytes]]
+"""How the entries of a turn in each index begin."""
+
+
+def turn_entries(turn: Turn | None, keys: Sequence[bytes]) -> Entries:
+    """`turn` None: it is unreadable."""
+    flags = [b"0", b"1"] if turn is None else [b"1" if turn.delivered else b"0"]
+    entries = {"key": {values.prefix(key, flag) for key in keys for flag in flags}}
+    if turn and turn.user_key and not turn.bound:
+        entries["asked"] = {values.prefix(turn.user_key)}
+    if turn and turn.request_key and not turn.delivered:
+        entries["request"] = {values.prefix(turn.request_key)}
+    return entries
+
+
+def index_turn(tx: Transaction, turn_id: str | bytes, was: Entries, now: Entries) -> None:
+    for name in ("key", "asked", "request"):
+        before, after = was.get(name, set()), now.get(name, set())
+        tx.index(name, "turns", turn_id, *(before - after), remove=True)
+        tx.index(name, "turns", turn_id, *(after - before))
 
 
 class RedisLedger(RedisCalls):
@@ -137,31 +142,16 @@ class RedisLedger(RedisCalls):
             self.check_open()
             return LedgerMatches()
         asked, may_know = list(keys), list(known)
-        reply = await self.link.script(*self._question(session, turn_ids, asked, may_know, matches))
-        found = self._matches(reply, asked, may_know, matches)
-        await self._add_parts(found)
-        return found
-
-    async def _add_parts(self, found: LedgerMatches) -> None:
-        if large := [call for call in found.calls.values() if call.media]:
-            found.calls |= {call.call_id: call for call in await self._with_parts(large)}
-
-    def _question(
-        self, session: str, turn_ids: Collection[str], asked: list[bytes], may_know: list[bytes], matches: int
-    ) -> tuple[Script, list[bytes], list[Any]]:
-        """The script that answers, its keys and its arguments."""
-        arguments = [matches, len(turn_ids), *turn_ids, len(asked), *asked, len(may_know), *may_know]
-        return look_up(), [self.keys.of(session, name) for name in ("key", "turn", "call", "plain")], arguments
-
-    def _matches(self, reply: Any, asked: list[bytes], may_know: list[bytes], matches: int) -> LedgerMatches:
-        now, turns, calls, by_key, plain, are_known = reply
+        arguments = [matches, *(one for some in ({*turn_ids}, asked, may_know) for one in (len(some), *some))]
+        parts = [self.keys.of(session, name) for name in ("key", "turn", "call", "plain")]
+        now, turns, calls, by_key, plain, are_known = await self.link.script(look_up(), parts, arguments)
         self.link.note_time(int(now))
         found = LedgerMatches(known={may_know[at] for at in are_known})
         found.plain = {asked[at]: value[_TIME:] for at, value in plain}
         for turn_id, value in turns:
             if (turn := self.record_of(Turn, value)) is not None:
                 found.turns[turn_id.decode()] = turn
-        found.calls = {call.call_id: call for call in self.records_of(Call, calls)}
+        found.calls = {call.call_id: call for call in await self._with_parts(self.records_of(Call, calls))}
         for at, ids in by_key:
             if len(ids) > matches:
                 found.crowded.add(asked[at])

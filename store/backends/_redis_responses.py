@@ -39,7 +39,7 @@ class Node(NamedTuple):
     def put(self, tx: Transaction, response_id: str) -> None:
         flags = ("d" if self.has_document else "") + ("c" if self.conversation is not None else "")
         strings = (self.previous or "", self.thread, str(self.references), flags, self.conversation or "", *self.calls)
-        tx.put("node", response_id, [text.encode() for text in strings], b"")
+        tx.put("node", response_id, b"", *(text.encode() for text in strings))
 
 
 class _Unsent(NamedTuple):
@@ -91,20 +91,20 @@ class RedisResponses(RedisLedger):
                 response.previous, thread, int(name is not None), response.document is not None, name, list(parts)
             )
             node.put(tx, response_id)
-            tx.put("response", response_id, [], body_of(record))
+            tx.put("response", response_id, body_of(record))
             if columns:
-                tx.put("document", response_id, [], values.compress(document))
+                tx.put("document", response_id, values.compress(document))
             tx.do("PLACE", "responses", 0, response_id)
             tx.index("member", "responses", response_id, values.prefix(thread.encode()))
             tx.do("ZADD", "thread", repr(tx.now.wall), thread)
             if name is not None:
                 tx.do("HSET", "head", name, response_id)
             for call_id, part in parts.items():
-                tx.put("given", call_id, [response_id.encode()], values.compress(part))
+                tx.put("given", call_id, values.compress(part), response_id.encode())
             tx.due(tx.now.wall + self.ttl)
             if undelivered is not None and answer is not None:
-                strings = [undelivered.key, undelivered.proxy_id.encode(), b""]
-                tx.put("unsent", response_id, strings, values.compress(answer))
+                strings = undelivered.key, undelivered.proxy_id.encode(), b""
+                tx.put("unsent", response_id, values.compress(answer), *strings)
                 tx.do("ZADD", "unsent_at", repr(tx.now.wall), response_id)
                 tx.index("unsent_key", "responses", response_id, values.prefix(undelivered.key))
                 tx.due(tx.now.wall + min(self.ttl, rules.ANSWERS_KEPT))
@@ -200,7 +200,7 @@ class RedisResponses(RedisLedger):
             columns = (_columns(value) if value else None) or {}
             columns.pop("document", None)
             if columns:
-                tx.put("document", response_id, [], values.compress(_json(columns)))
+                tx.put("document", response_id, values.compress(_json(columns)))
             else:
                 tx.delete("document", response_id)
             node = node._replace(has_document=False)
@@ -275,8 +275,8 @@ class RedisResponses(RedisLedger):
         def compute(tx: Transaction) -> None:
             (value,) = tx.get("unsent", response_id)
             if value is not None and (unsent := _Unsent.read(value)) is not None and unsent.broke_off is None:
-                strings = [unsent.key, unsent.proxy_id.encode(), repr(tx.now.steady).encode()]
-                tx.put("unsent", response_id, strings, unsent.answer)
+                strings = unsent.key, unsent.proxy_id.encode(), repr(tx.now.steady).encode()
+                tx.put("unsent", response_id, unsent.answer, *strings)
 
         await transact(self, session, compute)
 
@@ -289,7 +289,7 @@ class RedisResponses(RedisLedger):
             unsent = _Unsent.read(value)
             if unsent is None or not may_take(unsent.broke_off, unsent.proxy_id):
                 return None
-            tx.put("unsent", response_id, [key, proxy_id.encode(), b""], unsent.answer)
+            tx.put("unsent", response_id, unsent.answer, key, proxy_id.encode(), b"")
             return response_id, unsent.document
 
         return await self._take_from(session, "unsent_key", "unsent", key, window, take)

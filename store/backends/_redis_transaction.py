@@ -104,7 +104,7 @@ class Transaction:
         """Run this command, or an operation of the script."""
         self.operations.append((operation, key if isinstance(key, Key) else self.of(key), *arguments))
 
-    def put(self, name: str, field: str | bytes, strings: Sequence[bytes], body: bytes) -> None:
+    def put(self, name: str, field: str | bytes, body: bytes, *strings: bytes) -> None:
         """Write a stamped value."""
         self.do("HSET", name, field, values.pack(self.stamp, strings, body))
         self._written.add(self.field(name, field))

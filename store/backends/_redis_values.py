@@ -232,8 +232,5 @@ class Keys:
         return self.shared(f"call:{call_id}")
 
     def of(self, session: str, name: str) -> Key:
+        """A key in `SESSION`, or `events`: the stream of the session's events."""
         return Key(f"{self._begin % session}{name}".encode())
-
-    def events(self, session: str) -> Key:
-        """Stream: the session's events."""
-        return self.of(session, "events")

@@ -4,29 +4,33 @@ A write is computed here, by the rules that all backends share. One script appli
 computed from still holds (`_redis_transaction`). The server's clock dates records and ends leases.
 """
 
+import functools
+import logging
 from typing import Any
-
-import pydantic_core
 
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import SMALL, body_of
+from store.backends._redis_calls import lease_of
 from store.backends._redis_client import Command
-from store.backends._redis_expiry import RedisExpiry
-from store.backends._redis_transaction import Transaction, transact
+from store.backends._redis_events import RedisEvents
+from store.backends._redis_ledger import index_turn, put_note, read_turn, turn_entries
+from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.backends._redis_values import SESSION
-from store.backends._redis_waits import RedisWaits
-from store.base import StoreUnavailable
-from store.models import CachedTools, Document, Event, Page, Policy, Session, Snapshot, Toolset
+from store.base import BATCH, StoreUnavailable
+from store.models import CachedTools, Call, Page, Policy, Session, Snapshot, Toolset
 
-_READ = 100
-"""Notices that are read at once."""
+logger = logging.getLogger(__name__)
 
-type _Entries = list[tuple[bytes, dict[bytes, bytes]]]
+_LATER = 3600.0
+"""Seconds after which a session is tried again whose records could not be deleted."""
+
+_AT_ONCE = {"thread": BATCH // 8}
+"""A thread is deleted as a whole."""
 
 
-class RedisStore(RedisExpiry, RedisWaits):
+class RedisStore(RedisEvents):
     async def snapshot(self, session: str) -> Snapshot:
         of = self.keys.of
         commands: list[Command] = [
@@ -39,7 +43,8 @@ class RedisStore(RedisExpiry, RedisWaits):
             commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
         (version, deleted), number, undelivered, *entries = await self.link.run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
-        revision = _revision(number)
+        # None: it is damaged, and nothing is known of the ledger until the next write
+        revision = int(number or 0) if (number or b"0").isdigit() else None
         self._note_snapshot(session, revision, entries[0] if entries else ())
         kept = self._sessions.get(session)
         while version is not None and (kept is None or kept[0] != int(version)):
@@ -128,7 +133,7 @@ class RedisStore(RedisExpiry, RedisWaits):
 
     async def put_cached_tools(self, cached: CachedTools) -> None:
         def compute(tx: Transaction) -> None:
-            tx.put("cached", cached.cached_content, [], body_of(cached.model_dump_json()))
+            tx.put("cached", cached.cached_content, body_of(cached.model_dump_json()))
             tx.do("ZADD", "cached_at", cached.created_at, cached.cached_content)
             tx.due(cached.created_at + self.ttl)
 
@@ -138,78 +143,134 @@ class RedisStore(RedisExpiry, RedisWaits):
         (value,) = await self._fields(session, "cached", [cached_content])
         return self.record_of(CachedTools, value)
 
-    # --- events -----------------------------------------------------------------------------------------------
+    # --- expiry -----------------------------------------------------------------------------------------------------
 
-    async def last_event_id(self) -> str:
-        (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
-        return rules.event_id(self.epoch, int(number or 0))
-
-    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
-        rules.check_limit(limit)
-        start, cursor = rules.event_after(after, self.epoch, 10**18, 0), after
-        stream, notes, count = self.keys.notices, self.keys.meta, _READ
-        if session is not None:
-            stream, notes, count = self.keys.events(session), self.keys.of(session, "ledger"), limit
-        events: list[Event] = []
-        while len(events) < limit:
-            last, lost, entries = await self.link.run(
-                ("HGET", self.keys.meta, "event"),
-                ("HGET", notes, "lost"),
-                ("XRANGE", stream, f"({start}", "+", "COUNT", count),
-            )
-            rules.event_after(cursor, self.epoch, int(last or 0), int(lost or 0))
-            if session is not None:
-                events += self._readable(session, entries)
-            else:
-                events += await self._noticed(entries, start, cursor)
-            if len(entries) < count:
-                break
-            start = int(entries[-1][0].partition(b"-")[0])
-            cursor = rules.event_id(self.epoch, start)
-        return events[:limit]
-
-    async def _noticed(self, notices: _Entries, start: int, cursor: str | None) -> list[Event]:
-        """The events of these notices after the number `start`. Raises CursorLost."""
-        ranges = self._ranges(notices, start)
-        sessions = list(dict.fromkeys(name for name, *_ in ranges)) if cursor is not None else []
-        found = await self.link.run(
-            *(("XRANGE", self.keys.events(name), first, number) for name, first, number in ranges),
-            *(("HGET", self.keys.of(name, "ledger"), "lost") for name in sessions),
+    async def expire(self) -> int:
+        self.check_writable()
+        await self._greet()
+        self._clocks.note = self._clocks.checked()
+        if self._clocks.note.paused_until:
+            return 0
+        now = self.times().wall
+        proxies, notices, names = await self.link.run(
+            ("HGETALL", self.keys.proxies),
+            ("XRANGE", self.keys.notices, "-", "+", "COUNT", 8 * BATCH),
+            ("ZRANGEBYSCORE", self.keys.due, "-inf", f"({now!r}", "LIMIT", 0, BATCH),
         )
-        for lost in found[len(ranges) :]:
-            rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
-        return [event for (name, *_), some in zip(ranges, found, strict=False) for event in self._readable(name, some)]
-
-    def _ranges(self, notices: _Entries, start: int) -> list[tuple[str, int, int]]:
-        """The session of each notice, and the numbers of its first and last event after `start`."""
-        ranges = []
-        for entry_id, fields in notices:
-            number = int(entry_id.partition(b"-")[0])
+        commands: list[Command] = []  # what they delete counts as no record
+        if unused := [name for name, lease in proxies.items() if max(lease_of(lease)) < now - self.ttl]:
+            commands.append(("HDEL", self.keys.proxies, *unused))
+        if old := _older(notices, now - self.ttl):
+            commands.append(("HSET", self.keys.meta, "lost", old[-1]))
+            commands.append(("XTRIM", self.keys.notices, "MINID", old[-1] + 1))
+        await self.link.run(*commands)
+        deleted, left = 0, BATCH
+        for name in names:
             try:
-                ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
-            except (LookupError, ValueError):
-                records.log_damaged("a notice", entry_id.decode())
-        return ranges
+                gone, turns = await self._expire_in(name.decode(), now, left)
+            except (StoreUnavailable, LookupError, TypeError, ValueError) as error:
+                # Raises if the server does not answer: then it is not about this session.
+                await self.link.run(("ZADD", self.keys.due, "XX", repr(now + _LATER), name))
+                logger.warning("old records of the session %r could not be deleted: %s", name, error)
+                continue
+            deleted += gone
+            left -= turns
+            if left <= 0:
+                break
+        return deleted
 
-    def _readable(self, session: str, entries: _Entries) -> list[Event]:
-        events = []
-        for entry_id, fields in entries:
-            try:
-                event_id = rules.event_id(self.epoch, int(entry_id.partition(b"-")[0]))
-                kind, created_at = fields[b"t"].decode(), float(fields[b"c"])
-                data = _data(values.text_of(fields[b"d"]))
-                events.append(Event(event_id=event_id, session=session, type=kind, data=data, created_at=created_at))
-            except (LookupError, ValueError):  # and of pydantic's
-                records.log_damaged("an event", f"{entry_id.decode()} of session {session}")
-        return events
+    @property
+    def _lives(self) -> dict[str, float]:
+        """The zsets by age, and the seconds for which their members are kept."""
+        lives = dict.fromkeys(("dated", "cached_at", "thread"), self.ttl)
+        return lives | {"noted": 2 * self.ttl, "unsent_at": min(self.ttl, rules.ANSWERS_KEPT)}
 
+    async def _expire_in(self, session: str, now: float, most: int) -> tuple[int, int]:
+        """Delete a batch of the session's old records. Returns their number, and the number of turns among them."""
+        of, horizon = functools.partial(self.keys.of, session), now - self.ttl
 
-def _data(text: str) -> Document:
-    try:
-        data: Document = pydantic_core.from_json(text)
-    except ValueError:  # damaged: its place is kept, so that later events are found
-        return {}
-    return data
+        def compute(tx: Transaction) -> tuple[int, int]:
+            events: Command = ("XRANGE", of("events"), "-", "+", "COUNT", 2 * BATCH)
+            placed: Command = ("ZRANGEBYSCORE", of("turns"), "-inf", (horizon - NEAR) * 1e6, "LIMIT", 0, BATCH)
+            ranges: list[Command] = [
+                ("ZRANGEBYSCORE", of(name), "-inf", f"({now - life!r}", "LIMIT", 0, _AT_ONCE.get(name, BATCH))
+                for name, life in self._lives.items()
+            ]
+            tx.need(events, placed, *ranges)
+            old = dict(zip(self._lives, tx.need(*ranges), strict=True))
+            scores: list[Command] = [("ZSCORE", of(name), one) for name, found in old.items() for one in found]
+            tx.need(*scores)
+            for name, found in old.items():
+                ages = tx.watch([("ZSCORE", of(name), one) for one in found])
+                if any(age is None or age >= now - self._lives[name] for age in ages):
+                    raise Stale
+            turns = list(dict.fromkeys([*old["dated"], *tx.need(placed)[0]]))
+            deleted, turns_deleted = self._expire_turns(tx, turns, horizon, most)
+            deleted += self._expire_responses(tx, old["thread"])
+            for name, hash_name in (("cached_at", "cached"), ("noted", "plain")):
+                if old[name]:
+                    tx.delete(hash_name, *old[name])
+                    tx.do("ZREM", name, *old[name])
+            for response_id in old["unsent_at"]:
+                self._forget_answer(tx, response_id.decode())
+            if old_events := _older(tx.need(events)[0], horizon):
+                tx.do("XTRIM", "events", "MINID", old_events[-1] + 1)
+                tx.do("HSET", "ledger", "lost", old_events[-1])
+            return deleted + len(old["cached_at"]) + len(old["noted"]) + len(old_events), turns_deleted
+
+        outcome = await transact(self, session, compute)
+        await self._note_due(session)
+        return outcome
+
+    def _expire_turns(self, tx: Transaction, ids: list[bytes], horizon: float, most: int) -> tuple[int, int]:
+        """Delete those of these turns that are older or cannot be read, with their calls. Returns the number of deleted
+        records, and of turns that are gone."""
+        found = {one: read_turn(self, value or b"") for one, value in zip(ids, tx.get("turn", *ids), strict=True)}
+        turns = {one: turn for one, turn in found.items() if not turn.record or turn.record.created_at < horizon}
+        if not (old := list(turns)[:most]):
+            return 0, 0
+        turns = {one: turns[one] for one in old}
+        call_ids = [call_id for turn in turns.values() for call_id in turn.calls]
+        calls = tx.get("call", *call_ids)
+        for turn_id, turn in turns.items():
+            index_turn(tx, turn_id, turn_entries(turn.record, turn.keys), {})
+            for key in turn.keys:  # they are known for as long again
+                put_note(tx, key)
+        for call_id, value in zip(call_ids, calls, strict=True):
+            if (call := self.record_of(Call, value)) is not None:
+                tx.index("ready", "calls", call_id, values.prefix(call.name.encode()), remove=True)
+            tx.do("UNLINK", tx.keys.of_call(call_id.decode()))
+        for name in ("turns", "dated"):
+            tx.do("ZREM", name, *old)
+        tx.delete("turn", *old)
+        if call_ids:
+            for name in ("calls", "open", "lease"):
+                tx.do("ZREM", name, *call_ids)
+            for name in ("waiting", "parts", "call"):
+                tx.delete(name, *call_ids)
+        tx.deleted = tx.unknown_changes = True
+        return len(turns) + sum(value is not None for value in calls), len(old)
+
+    async def _note_due(self, session: str) -> None:
+        """Note when something of the session expires next, unless it has been written meanwhile."""
+        of = functools.partial(self.keys.of, session)
+
+        def compute(tx: Transaction) -> None:
+            due: Command = ("ZSCORE", self.keys.due, session.encode())
+            first: Command = ("XRANGE", of("events"), "-", "+", "COUNT", 1)
+            ages: list[Command] = [("ZRANGE", of(name), 0, 0, "WITHSCORES") for name in (*self._lives, "turns")]
+            tx.need(due, first, *ages)
+            tx.watch([due])
+            *found, turn = tx.need(*ages)
+            times = [float(one[1]) + life for one, life in zip(found, self._lives.values(), strict=True) if one]
+            times += [float(place) / 1e6 + NEAR + self.ttl for place in turn[1:]]
+            times += [_made_at(*entry) + self.ttl for entry in tx.need(first)[0]]
+            if times:
+                tx.do("ZADD", self.keys.due, repr(min(times)), session)
+            else:
+                tx.do("ZREM", self.keys.due, session)
+
+        await transact(self, session, compute)
 
 
 def _session(tx: Transaction) -> tuple[Session | None, int]:
@@ -223,16 +284,21 @@ def _session(tx: Transaction) -> tuple[Session | None, int]:
     return records.read(Session, values.text_of(tx.peek("session", "record")[0] or b"")), int(version)
 
 
-def _revision(number: bytes | None) -> int | None:
-    """None: it is damaged, and nothing is known of the ledger until the next write."""
-    try:
-        return int(number or 0)
-    except ValueError:
-        return None
-
-
 def _readable(name: str, record: bytes) -> Session:
     """An unreadable session must not count as one without tools: its calls would run without their approvals."""
     if (session := records.read(Session, values.text_of(record))) is None:
         raise StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")
     return session
+
+
+def _older(entries: list[tuple[bytes, dict[bytes, bytes]]], horizon: float) -> list[int]:
+    """The numbers of those events or notices that were written before this time."""
+    return [int(one.partition(b"-")[0]) for one, fields in entries if _made_at(one, fields) < horizon]
+
+
+def _made_at(entry_id: bytes, fields: dict[bytes, bytes]) -> float:
+    """When an event or a notice was written. Of a damaged one its number tells, which is a time."""
+    try:
+        return float(fields[b"c"])
+    except (LookupError, ValueError):
+        return int(entry_id.partition(b"-")[0]) / 1e6

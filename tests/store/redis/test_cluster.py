@@ -48,7 +48,7 @@ def test_all_keys_of_a_store_in_a_cluster_have_one_slot() -> None:
     names = keys.Keys("p:1", one_slot=True)
     shared = [value for value in vars(names).values() if isinstance(value, bytes)]
     sessions = [names.of(session, name) for session in ("a", "call") for name in keys.SESSION]
-    found = [*shared, *sessions, names.of_call("c"), names.events("a"), names.shared("applied:1")]
+    found = [*shared, *sessions, names.of_call("c"), names.of("a", "events"), names.shared("applied:1")]
     assert len(set(found)) == len(found) > 60
     for key in found:
         tag = key.partition(b"{")[2].partition(b"}")[0].decode()

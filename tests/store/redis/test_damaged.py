@@ -92,7 +92,7 @@ async def test_a_damaged_value_hides_no_other_and_everything_expires(
     )  # Redis deletes these some day
     assert {name for name, is_left in zip(names, left, strict=True) if is_left} <= only_it_knew
     assert (await store.link.run(("HEXISTS", store.keys.of("one", "plain"), "t1")))[0] == 0
-    assert (await store.link.run(("XLEN", store.keys.events("one"))))[0] == 0
+    assert (await store.link.run(("XLEN", store.keys.of("one", "events"))))[0] == 0
     assert (await store.link.run(("HEXISTS", store.keys.proxies, "p2")))[0] == 0
 
 
@@ -155,7 +155,7 @@ async def test_a_damaged_event_hides_no_other_and_is_logged_once(
     number = int(start.rpartition("-")[2]) + 1
     notice = ("s", "one", "n", 1, "c", int(store.times().wall), "w", '{"calls":[],"changed":false}')
     await store.link.run(
-        ("XADD", store.keys.events("one"), number, *fields),
+        ("XADD", store.keys.of("one", "events"), number, *fields),
         ("XADD", store.keys.notices, number, *notice),
     )
     await store.put_policy("one", Policy())
@@ -170,7 +170,7 @@ async def test_a_damaged_event_hides_no_other_and_is_logged_once(
     store._clocks = store._new_clocks()
     while await store.expire():
         pass
-    assert (await store.link.run(("XLEN", store.keys.events("one")))) == [0]
+    assert (await store.link.run(("XLEN", store.keys.of("one", "events")))) == [0]
 
 
 async def test_a_damaged_notice_keeps_nothing_from_expiring(store: RedisStore) -> None:

@@ -1,5 +1,5 @@
-"""Waiting in Redis: one task of each process reads the notices that writes leave, and wakes those who wait. A wait that
-has begun goes on through an outage. A mixin of `RedisStore`.
+"""Events in Redis, and waiting for them: one task of each process reads the notices that writes leave, and wakes those
+who wait. A wait that has begun goes on through an outage. A mixin of `RedisStore`.
 """
 
 import asyncio
@@ -11,9 +11,13 @@ from collections.abc import Awaitable, Callable, Collection
 
 import pydantic_core
 
+from store.backends import _records as records
+from store.backends import _redis_values as values
+from store.backends import _rules as rules
 from store.backends._redis_responses import RedisResponses
 from store.backends._waits import Key
 from store.base import StoreUnavailable
+from store.models import Event
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +34,13 @@ _PAUSE = 0.05, 2.0
 """Seconds before the reader tries again, at first and at most."""
 
 
-class RedisWaits(RedisResponses):
+_READ = 100
+"""Notices that are read at once."""
+
+type _Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+class RedisEvents(RedisResponses):
     _reader: asyncio.Task[None] | None = None
     _position = "0"
 
@@ -54,11 +64,8 @@ class RedisWaits(RedisResponses):
         pause, lost = _PAUSE[0], False
         while True:
             try:
-                found = await self.link.block(
-                    "XREAD", "COUNT", _AT_ONCE, "BLOCK", int(_BLOCK * 1000),
-                    "STREAMS", self.keys.notices, self._position,
-                    seconds=_BLOCK,
-                )  # fmt: skip
+                read = "XREAD", "COUNT", _AT_ONCE, "BLOCK", int(_BLOCK * 1000), "STREAMS"
+                found = await self.link.block(*read, self.keys.notices, self._position, seconds=_BLOCK)
                 if lost:
                     await self._check_history()
                     self._waiters.wake_all()
@@ -148,3 +155,68 @@ class RedisWaits(RedisResponses):
             if self.link.is_open:
                 raise
             return None
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    async def last_event_id(self) -> str:
+        (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
+        return rules.event_id(self.epoch, int(number or 0))
+
+    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
+        rules.check_limit(limit)
+        start, cursor = rules.event_after(after, self.epoch, 10**18, 0), after
+        stream, notes, count = self.keys.notices, self.keys.meta, _READ
+        if session is not None:
+            stream, notes, count = self.keys.of(session, "events"), self.keys.of(session, "ledger"), limit
+        events: list[Event] = []
+        while len(events) < limit:
+            last, lost, entries = await self.link.run(
+                ("HGET", self.keys.meta, "event"),
+                ("HGET", notes, "lost"),
+                ("XRANGE", stream, f"({start}", "+", "COUNT", count),
+            )
+            rules.event_after(cursor, self.epoch, int(last or 0), int(lost or 0))
+            if session is not None:
+                events += self._readable(session, entries)
+            else:
+                events += await self._noticed(entries, start, cursor)
+            if len(entries) < count:
+                break
+            start = int(entries[-1][0].partition(b"-")[0])
+            cursor = rules.event_id(self.epoch, start)
+        return events[:limit]
+
+    async def _noticed(self, notices: _Entries, start: int, cursor: str | None) -> list[Event]:
+        """The events of these notices after the number `start`. Raises CursorLost."""
+        ranges = self._ranges(notices, start)
+        sessions = list(dict.fromkeys(name for name, *_ in ranges)) if cursor is not None else []
+        found = await self.link.run(
+            *(("XRANGE", self.keys.of(name, "events"), first, number) for name, first, number in ranges),
+            *(("HGET", self.keys.of(name, "ledger"), "lost") for name in sessions),
+        )
+        for lost in found[len(ranges) :]:
+            rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
+        return [event for (name, *_), some in zip(ranges, found, strict=False) for event in self._readable(name, some)]
+
+    def _ranges(self, notices: _Entries, start: int) -> list[tuple[str, int, int]]:
+        """The session of each notice, and the numbers of its first and last event after `start`."""
+        ranges = []
+        for entry_id, fields in notices:
+            number = int(entry_id.partition(b"-")[0])
+            try:
+                ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
+            except (LookupError, ValueError):
+                records.log_damaged("a notice", entry_id.decode())
+        return ranges
+
+    def _readable(self, session: str, entries: _Entries) -> list[Event]:
+        events = []
+        for entry_id, fields in entries:
+            try:
+                event_id = rules.event_id(self.epoch, int(entry_id.partition(b"-")[0]))
+                kind, created_at = fields[b"t"].decode(), float(fields[b"c"])
+                data = pydantic_core.from_json(values.text_of(fields[b"d"]))
+                events.append(Event(event_id=event_id, session=session, type=kind, data=data, created_at=created_at))
+            except (LookupError, ValueError):  # and of pydantic's
+                records.log_damaged("an event", f"{entry_id.decode()} of session {session}")
+        return events
