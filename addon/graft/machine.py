@@ -136,7 +136,7 @@ class AnswerMachine:
     def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
         """Take the next bytes of the present answer. Returns the client's bytes, or effects if there is more to do."""
         self._take("feed")
-        if self.is_over:
+        if self.state is State.OVER:
             return b""
         written: list[bytes] = []
         try:

@@ -22,26 +22,23 @@ _MAX_ERROR_TEXT = 1000
 
 
 class ResponseWriter:
-    """`framing`: how the client's answer is framed, None until the upstream's first answer tells."""
+    """`framing`: how the client's answer is framed, None until the upstream's first answer tells. `streams`: it is a
+    stream, and has begun."""
 
     def __init__(self, wire: Wire, joined: JoinedRounds, *, is_loop: bool) -> None:
         self.framing: Framing | None = None
+        self.streams = False
         self._wire = wire
         self._joined = joined
         self._is_loop = is_loop
         self._tail = b""  # the bytes behind the upstream's array
         self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
 
-    @property
-    def streams(self) -> bool:
-        """Whether the client's answer is a stream, and has begun."""
-        return self.framing is not None and self.framing is not Framing.JSON
-
     def frame(self, framing: Framing | None) -> list[Effect]:
         """Take the framing of the upstream's answer, unless one is set. The head of a stream is sent at once."""
         if self.framing is not None or framing is None:
             return []
-        self.framing = framing
+        self.framing, self.streams = framing, framing is not Framing.JSON
         self._wire.set_framing(framing)
         return [Begin()] if self.streams else []
 
