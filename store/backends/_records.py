@@ -6,8 +6,8 @@ unreadable: it is left out and logged once, and does not hide other records.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 import msgspec
 import pydantic_core
@@ -98,7 +98,6 @@ class TurnState(msgspec.Struct):
 
 
 _state_of = msgspec.json.Decoder(TurnState).decode
-_fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def state_of(text: str) -> TurnState | Turn | None:
@@ -107,18 +106,6 @@ def state_of(text: str) -> TurnState | Turn | None:
         return _state_of(text)
     except msgspec.MsgspecError:
         return read(Turn, text)
-
-
-def changed[R: Record](model: type[R], text: str, values: Mapping[str, Any]) -> str | None:
-    """The record's JSON with other values of some fields; the others are copied as they are. None: it is unreadable."""
-    try:
-        fields = _fields_of(text)
-    except msgspec.MsgspecError:
-        record = read(model, text)
-        return None if record is None else record.model_copy(update={**values}).model_dump_json()
-    fields.pop("v", None)
-    fields.update({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()})
-    return msgspec.json.encode(fields).decode()
 
 
 def read_all[R: Record](model: type[R], texts: Iterable[str]) -> Iterator[R]:

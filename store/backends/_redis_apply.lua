@@ -75,15 +75,10 @@ local last = number -- the highest number that was used
 local events, before, after = 0, 0, 0
 local notice = number
 
--- Adds to a stream, keeps as many entries as allowed, and notes the last one that was dropped.
-local function add(stream, id, most, notes, ...)
+local longest, notes = {}, {} -- of each stream: its entries at most, and where the last dropped one is noted
+local function add(stream, id, most, hash, ...)
   redis.call('XADD', stream, digits(id), ...)
-  local surplus = redis.call('XLEN', stream) - most
-  if surplus > 0 then
-    local dropped = redis.call('XRANGE', stream, '-', '+', 'COUNT', surplus)
-    redis.call('XTRIM', stream, 'MAXLEN', most)
-    redis.call('HSET', notes, 'lost', string.match(dropped[#dropped][1], '%d+'))
-  end
+  longest[stream], notes[stream] = most, hash
 end
 
 local special = {}
@@ -146,6 +141,14 @@ for _, operation in ipairs(rows()) do
     special[name](at, unpack(operation, 3))
   else
     redis.call(name, at, unpack(operation, 3))
+  end
+end
+for stream, most in pairs(longest) do
+  local surplus = redis.call('XLEN', stream) - most
+  if surplus > 0 then
+    local dropped = redis.call('XRANGE', stream, '-', '+', 'COUNT', surplus)
+    redis.call('XTRIM', stream, 'MAXLEN', most)
+    redis.call('HSET', notes[stream], 'lost', string.match(dropped[#dropped][1], '%d+'))
   end
 end
 redis.call('SET', KEYS[1], digits(math.max(last, notice)))

@@ -16,7 +16,8 @@ from store.backends._clocks import Clocks, Now
 from store.backends._redis_client import Address, Command, Link
 from store.backends._redis_transaction import Transaction, apply
 from store.backends._redis_values import Keys
-from store.backends._waits import Waiters, Waits
+from store.backends._shared import SharedMethods
+from store.backends._waits import Waiters
 from store.base import NotDurable, StoreUnavailable, StoreUnusable
 from store.budget import Budget, Share
 from store.models import Record, Session
@@ -31,7 +32,7 @@ _LATE = 15.0
 """Seconds after a write within which its caller asks for its confirmation."""
 
 
-class RedisBase(Waits):
+class RedisBase(SharedMethods):
     suspends: ClassVar[bool] = True
 
     def __init__(

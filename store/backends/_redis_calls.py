@@ -2,8 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from store.backends import _media as media
 from store.backends import _records as records
@@ -13,8 +12,9 @@ from store.backends import _states as states
 from store.backends._redis_base import RedisBase, body_of
 from store.backends._redis_client import Command
 from store.backends._redis_transaction import Transaction, transact
+from store.backends._shared import Change
 from store.base import AlreadyAnswered, UnknownCall
-from store.models import Call, Document, Page, Session, Status
+from store.models import Call, Page, Session, Status
 
 _PAGE = 100
 """Records that are read at once where some of them may not fit."""
@@ -46,7 +46,7 @@ def _index_call(tx: Transaction, before: Call | None, call: Call) -> None:
     if now or waiting is not None:
         tx.do("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
     if before is not None or now is not None:  # nobody waits for a new call, unless to run it
-        tx.wrote_call(call, now is not None)
+        tx.calls.append((name, call.name if now is not None else None))
 
 
 def put_call(tx: Transaction, before: Call | None, call: Call, *, offset: int = 0, quietly: bool = False) -> None:
@@ -99,7 +99,7 @@ class RedisCalls(RedisBase):
             for call in calls
         ]
 
-    def _call_of(self, value: bytes | None, session: str | None, call_id: str) -> Call:
+    def _call_of(self, value: bytes | None, session: str, call_id: str) -> Call:
         if value is None:
             raise rules.unknown_call(call_id, session)
         if (call := self.record_of(Call, value)) is None:
@@ -108,8 +108,9 @@ class RedisCalls(RedisBase):
 
     async def find_call(self, call_id: str) -> Call:
         (session,) = await self.link.run(("GET", self.keys.of_call(call_id)))
-        value = None if session is None else (await self._fields(session.decode(), "call", [call_id]))[0]
-        return (await self._with_parts([self._call_of(value, None, call_id)]))[0]
+        if session is None:
+            raise rules.unknown_call(call_id)
+        return await self.call(session.decode(), call_id)
 
     async def calls(
         self,
@@ -123,11 +124,13 @@ class RedisCalls(RedisBase):
     ) -> Page[Call]:
         rules.check_limit(limit)
         after = rules.place("call", cursor, rules.LAST_PLACE if newest_first else 0)
-        is_open = status is not None and not status.final
-        sessions = [session] if session is not None else await self._sessions_with_records()
+        index = "open" if status is not None and not status.final else "calls"
+        sessions = [session] if session is not None else []
+        if session is None:
+            (names,) = await self.link.run(("ZRANGE", self.keys.due, 0, -1))
+            sessions = [name.decode() for name in names]
         rows: list[tuple[int | str, Call | None]] = []
         while len(rows) <= limit:
-            index = "open" if is_open else "calls"
             found = await self._next_calls(sessions, index, after, limit + 1, newest_first=newest_first)
             for place, call in found:
                 after = place
@@ -139,88 +142,37 @@ class RedisCalls(RedisBase):
                 break
         return rules.page_of(rows, "call", limit)
 
-    async def calls_cursor(
-        self, moment: float, *, session: str | None = None, newest_first: bool = False
-    ) -> str | None:
-        return await rules.calls_cursor(self, moment, session, newest_first)
-
-    async def _sessions_with_records(self) -> list[str]:
-        (names,) = await self.link.run(("ZRANGE", self.keys.due, 0, -1))
-        return [name.decode() for name in names]
-
     async def _next_calls(
         self, sessions: list[str], index: str, after: int, count: int, *, newest_first: bool
     ) -> list[tuple[int, Call | None]]:
         """The next calls of these sessions after this place, or with `newest_first` before it, in order."""
         command, end = ("ZREVRANGEBYSCORE", "-inf") if newest_first else ("ZRANGEBYSCORE", "+inf")
+        part = f"({after}", end, "WITHSCORES", "LIMIT", 0, count
         places: list[tuple[int, str, bytes]] = []
-        for at in range(0, len(sessions), _PAGE):
-            part = sessions[at : at + _PAGE]
-            found = await self.link.run(
-                *(
-                    (command, self.keys.of(one, index), f"({after}", end, "WITHSCORES", "LIMIT", 0, count)
-                    for one in part
-                )
-            )
-            for one, flat in zip(part, found, strict=True):
+        for some in itertools.batched(sessions, _PAGE, strict=False):
+            found = await self.link.run(*((command, self.keys.of(one, index), *part) for one in some))
+            for one, flat in zip(some, found, strict=True):
                 places += ((int(place), one, call_id) for call_id, place in scored(flat))
             places = heapq.nlargest(count, places) if newest_first else heapq.nsmallest(count, places)
-        records_found = await self.link.run(
-            *(("HGET", self.keys.of(one, "call"), call_id) for _, one, call_id in places)
-        )
-        return [
-            (place, self.record_of(Call, value)) for (place, _, _), value in zip(places, records_found, strict=True)
-        ]
+        calls = await self.link.run(*(("HGET", self.keys.of(one, "call"), call_id) for _, one, call_id in places))
+        return [(place, self.record_of(Call, value)) for (place, *_), value in zip(places, calls, strict=True)]
 
-    async def answer(
-        self,
-        session: str,
-        call_id: str,
-        *,
-        result: Any = None,
-        error: str | None = None,
-        parts: Sequence[Document] = (),
-    ) -> tuple[Call, bool]:
-        changed = False
-
-        def change(call: Call, tx: Transaction) -> Call | None:
-            nonlocal changed
-            after = states.answered(call, result=result, error=error, now=tx.now, parts=parts)
-            changed = after is not None
-            return after
+    async def _change(self, session: str, call_id: str, change: Change, *, quietly: bool = False) -> tuple[Call, bool]:
+        def compute(tx: Transaction) -> tuple[Call, bool]:
+            (value,) = tx.get("call", call_id)
+            call = self._call_of(value, session, call_id)
+            if (after := change(call, tx.now, lambda: self._proxies(tx))) is None:
+                return call, False
+            put_call(tx, call, after, quietly=quietly)
+            return after, True
 
         try:
-            call = await self._change(session, call_id, change)
+            call, changed = await transact(self, session, compute)
         except AlreadyAnswered as other:
             raise AlreadyAnswered((await self._with_parts([other.call]))[0]) from None
         return (call if changed else (await self._with_parts([call]))[0]), changed
 
-    async def _change(
-        self,
-        session: str,
-        call_id: str,
-        change: Callable[[Call, Transaction], Call | None],
-        *,
-        quietly: bool = False,
-    ) -> Call:
-        """Replace the call by the result of `change`, unless it is None. Returns the current call."""
-
-        def compute(tx: Transaction) -> Call:
-            (value,) = tx.get("call", call_id)
-            call = self._call_of(value, session, call_id)
-            if (after := change(call, tx)) is None:
-                return call
-            put_call(tx, call, after, quietly=quietly)
-            return after
-
-        return await transact(self, session, compute)
-
     # --- running calls ----------------------------------------------------------------------------------------
-
-    async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
-        return await self._change(
-            session, call_id, lambda call, tx: states.released(call, detached=detached, now=tx.now)
-        )
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
@@ -270,33 +222,6 @@ class RedisCalls(RedisBase):
 
     async def lease_left(self, session: str, call_id: str) -> float | None:
         return states.lease_left(await self.call(session, call_id), steady=self.times().steady)
-
-    async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        return await self._change(
-            session,
-            call_id,
-            lambda call, tx: states.renewed(call, worker=worker, lease=lease, now=tx.now),
-            quietly=lease > 0,
-        )
-
-    async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        return await self._change(session, call_id, lambda call, tx: states.started(call, loop_id=loop_id, now=tx.now))
-
-    async def decide(
-        self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
-    ) -> Call:
-        def change(call: Call, tx: Transaction) -> Call | None:
-            proxies = self._proxies(tx)
-            return states.decided(call, approved=approved, reason=reason, args=args, proxies=proxies, now=tx.now)
-
-        return states.check_decided(await self._change(session, call_id, change))
-
-    async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
-        return await self._change(
-            session,
-            call_id,
-            lambda call, tx: states.settled(call, status=status, error=error, has_begun=has_begun, now=tx.now),
-        )
 
     # --- the proxies ------------------------------------------------------------------------------------------
 

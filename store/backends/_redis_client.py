@@ -76,7 +76,7 @@ _NOT_SENT = MasterNotFoundError, AuthenticationError, RedisClusterException
 _LATER = redis.ConnectionError, ClusterError, TryAgainError, RedisClusterException
 """Errors after which an operation is tried again: the connection was cut, or the server is not ready."""
 
-_SHAPED = "HGETALL", "INFO", "TIME", "XRANGE", "XREAD", "XREVRANGE", "ZSCORE"
+_SHAPED = {"HGETALL", "INFO", "TIME", "XRANGE", "XREVRANGE", "ZSCORE"}
 """Commands whose replies the package turns into Python values."""
 
 _REFUSED = (
@@ -252,10 +252,9 @@ class Link:
         self._client: Any = None
         self._sentinel: redis.Sentinel | None = None
         self._reader: redis.Redis | None = None
-        self._shapes: dict[str, Callable[[Any], Any]] = {}
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._unused = asyncio.Event()
-        self._time: tuple[float, float] | None = None  # of the server, and of the monotonic clock at that moment
+        self._ahead = time.time() - time.monotonic()  # the server's time, of the monotonic clock
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -294,7 +293,6 @@ class Link:
         if address.kind != "cluster":
             pool = self._client.connection_pool
             self.traffic.connections = lambda: sum(count for count, _ in pool.get_connection_count())
-            self._shapes = {name: self._client.response_callbacks[name] for name in _SHAPED}
 
     @property
     def is_open(self) -> bool:
@@ -433,8 +431,8 @@ class Link:
                 except ResponseError as error:
                     reply = error
                 else:
-                    if (shape := self._shapes.get(name)) is not None:
-                        reply = shape(reply)
+                    if name in _SHAPED:
+                        reply = client.response_callbacks[name](reply)
                 replies.append(reply)
         finally:
             await pool.release(connection)
@@ -499,12 +497,11 @@ class Link:
 
     def note_time(self, microseconds: int) -> None:
         """The server has just said what time it is."""
-        self._time = microseconds / 1e6, time.monotonic()
+        self._ahead = microseconds / 1e6 - time.monotonic()
 
     def time(self) -> float:
         """The server's time, in seconds since the epoch; the machine's own before the server has said it."""
-        at, then = self._time or (time.time(), time.monotonic())
-        return at + time.monotonic() - then
+        return time.monotonic() + self._ahead
 
 
 def _code(error: Exception) -> str:

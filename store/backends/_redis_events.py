@@ -188,7 +188,13 @@ class RedisEvents(RedisResponses):
 
     async def _noticed(self, notices: _Entries, start: int, cursor: str | None) -> list[Event]:
         """The events of these notices after the number `start`. Raises CursorLost."""
-        ranges = self._ranges(notices, start)
+        ranges = []  # the session of each notice, and the numbers of its first and last event
+        for entry_id, fields in notices:
+            number = int(entry_id.partition(b"-")[0])
+            try:
+                ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
+            except (LookupError, ValueError):
+                records.log_damaged("a notice", entry_id.decode())
         sessions = list(dict.fromkeys(name for name, *_ in ranges)) if cursor is not None else []
         found = await self.link.run(
             *(("XRANGE", self.keys.of(name, "events"), first, number) for name, first, number in ranges),
@@ -197,17 +203,6 @@ class RedisEvents(RedisResponses):
         for lost in found[len(ranges) :]:
             rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
         return [event for (name, *_), some in zip(ranges, found, strict=False) for event in self._readable(name, some)]
-
-    def _ranges(self, notices: _Entries, start: int) -> list[tuple[str, int, int]]:
-        """The session of each notice, and the numbers of its first and last event after `start`."""
-        ranges = []
-        for entry_id, fields in notices:
-            number = int(entry_id.partition(b"-")[0])
-            try:
-                ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
-            except (LookupError, ValueError):
-                records.log_damaged("a notice", entry_id.decode())
-        return ranges
 
     def _readable(self, session: str, entries: _Entries) -> list[Event]:
         events = []

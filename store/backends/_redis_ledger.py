@@ -207,12 +207,6 @@ class RedisLedger(RedisCalls):
 
     # --- answers that broke off, for requests that are sent again -----------------------------------------------
 
-    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
-        return await self._mark(session, turn_id, lambda turn, steady: rules.broken_off(turn, proxy_id, steady=steady))
-
-    async def mark_delivered(self, session: str, turn_id: str) -> bool:
-        return await self._mark(session, turn_id, lambda turn, steady: rules.delivered(turn))
-
     async def _mark(self, session: str, turn_id: str, change: Callable[[Turn, float], Turn | None]) -> bool:
         def compute(tx: Transaction) -> bool:
             (value,) = tx.get("turn", turn_id)

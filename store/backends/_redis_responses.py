@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Collection
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pydantic_core
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends._redis_base import body_of
-from store.backends._redis_client import Script
+from store.backends._redis_client import Command, Script
 from store.backends._redis_ledger import MayTake, RedisLedger
 from store.backends._redis_transaction import Transaction, transact
 from store.base import ConversationMoved, UnknownResponse
@@ -43,24 +43,24 @@ class Node(NamedTuple):
 
 
 class _Unsent(NamedTuple):
-    """An answer that its client does not have yet. `answer`: the body of its value; `document`: what that contains."""
+    """An answer that its client does not have yet. `body`: of its value; `answer`: what that contains."""
 
     key: bytes
     proxy_id: str
     broke_off: float | None
-    answer: bytes
-    document: Document
+    body: bytes
+    answer: Document | None
 
-    @classmethod
-    def read(cls, value: bytes) -> Self | None:
-        """None: it is damaged."""
-        strings, answer = values.unpack(value)
-        try:
-            key, proxy_id, broke_off = strings
-            at = float(broke_off) if broke_off else None
-            return cls(key, proxy_id.decode(), at, answer, pydantic_core.from_json(values.text_of(answer)))
-        except ValueError:
-            return None
+
+def _unsent(value: bytes | None) -> _Unsent | None:
+    """None: there is none, or it is damaged."""
+    strings, body = values.unpack(value or b"")
+    try:
+        key, proxy_id, at = strings
+        answer = pydantic_core.from_json(values.text_of(body))
+        return _Unsent(key, proxy_id.decode(), float(at) if at else None, body, answer)
+    except ValueError:
+        return None
 
 
 class RedisResponses(RedisLedger):
@@ -144,9 +144,8 @@ class RedisResponses(RedisLedger):
         if not (ids := list(response_ids)):
             return {}
         of = self.keys.of
-        records, documents = await self.link.run(
-            ("HMGET", of(session, "response"), *ids), ("HMGET", of(session, "document"), *ids)
-        )
+        commands: list[Command] = [("HMGET", of(session, name), *ids) for name in ("response", "document")]
+        records, documents = await self.link.run(*commands)
         found = {}
         for response_id, record, document in zip(ids, records, documents, strict=True):
             if record is not None:
@@ -273,24 +272,22 @@ class RedisResponses(RedisLedger):
 
     async def mark_not_handed_over(self, session: str, response_id: str) -> None:
         def compute(tx: Transaction) -> None:
-            (value,) = tx.get("unsent", response_id)
-            if value is not None and (unsent := _Unsent.read(value)) is not None and unsent.broke_off is None:
+            unsent = _unsent(tx.get("unsent", response_id)[0])
+            if unsent is not None and unsent.broke_off is None:
                 strings = unsent.key, unsent.proxy_id.encode(), repr(tx.now.steady).encode()
-                tx.put("unsent", response_id, unsent.answer, *strings)
+                tx.put("unsent", response_id, unsent.body, *strings)
 
         await transact(self, session, compute)
 
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
     ) -> tuple[str, Document | None] | None:
-        def take(
-            tx: Transaction, response_id: str, value: bytes, may_take: MayTake
-        ) -> tuple[str, Document | None] | None:
-            unsent = _Unsent.read(value)
+        def take(tx: Transaction, response_id: str, value: bytes, may_take: MayTake) -> tuple[str, Any] | None:
+            unsent = _unsent(value)
             if unsent is None or not may_take(unsent.broke_off, unsent.proxy_id):
                 return None
-            tx.put("unsent", response_id, unsent.answer, key, proxy_id.encode(), b"")
-            return response_id, unsent.document
+            tx.put("unsent", response_id, unsent.body, key, proxy_id.encode(), b"")
+            return response_id, unsent.answer
 
         return await self._take_from(session, "unsent_key", "unsent", key, window, take)
 

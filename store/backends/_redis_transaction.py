@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import random
+import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from store.backends import _redis_values as values
 from store.backends._clocks import Now
 from store.backends._redis_client import Command, Script
 from store.backends._redis_values import STAMPED, Key, Keys
-from store.models import Call
 
 if TYPE_CHECKING:
     from store.backends._redis_base import RedisBase
@@ -54,7 +54,8 @@ class Transaction:
     def __init__(self, store: "RedisBase", session: str, known: dict[Command, Any]) -> None:
         self.keys: Keys = store.keys
         self.session = session
-        self.stamp = values.new_stamp()
+        self.stamp = secrets.token_bytes(values.STAMP)
+        self._own_mark = self.keys.shared(f"applied:{self.stamp.hex()}")
         self.now: Now = store.times()
         self.operations: list[tuple[Any, ...]] = []
         self.calls: list[tuple[str, str | None]] = []  # written: id, and the tool if it can be claimed
@@ -118,10 +119,6 @@ class Transaction:
         self.conditions["GET", self._own_mark] = None
         self.do("SET", self._own_mark, "1", "EX", _MARKED)
 
-    @property
-    def _own_mark(self) -> Key:
-        return self.keys.shared(f"applied:{self.stamp.hex()}")
-
     def index(self, name: str, source: str, member: str | bytes, *starts: bytes, remove: bool = False) -> None:
         """Add to (or remove from) an index the entries for a member, which has its place in the zset `source`."""
         for part in itertools.batched(starts, 1000, strict=False):  # Lua's stack is small
@@ -136,9 +133,6 @@ class Transaction:
     def due(self, at: float) -> None:
         """Something of the session expires at this time."""
         self.do("ZADD", self.keys.due, "LT", at, self.session)
-
-    def wrote_call(self, call: Call, claimable: bool) -> None:
-        self.calls.append((call.call_id, call.name if claimable else None))
 
     def touch(self, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
         """The transaction concerns these turns and keys of the session's ledger."""
@@ -180,7 +174,7 @@ class Transaction:
             found: list[Any] = [len(rows)]
             for row in rows:
                 found.append(len(row))
-                found += (keys.setdefault(one, len(keys) + 1) if isinstance(one, Key) else one for one in row)
+                found += [keys.setdefault(one, len(keys) + 1) if type(one) is Key else one for one in row]
             return found
 
         arguments = flat(conditions) + flat(self.operations)

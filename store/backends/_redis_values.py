@@ -7,7 +7,6 @@ has read are still there.
 
 import bisect
 import contextlib
-import secrets
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
@@ -45,10 +44,6 @@ _WORDS = (
 )
 """What records often contain, the most frequent last. It is a part of the format: without these very bytes no record
 can be read."""
-
-
-def new_stamp() -> bytes:
-    return secrets.token_bytes(STAMP)
 
 
 def pack(stamp: bytes, strings: Sequence[bytes], body: bytes) -> bytes:
@@ -138,6 +133,8 @@ _LARGEST_WRITE = 256
 _REVISION = 16
 """Digits of a revision."""
 
+_AFTER = slice(_REVISION, 2 * _REVISION)
+
 
 def pack_write(turn_ids: Collection[str], keys: Collection[bytes]) -> bytes:
     """The turns and keys of a write, as an entry ends. b"": they are too many, and the write leaves no entry."""
@@ -148,16 +145,14 @@ def pack_write(turn_ids: Collection[str], keys: Collection[bytes]) -> bytes:
 
 def follow_writes(changes: Changes, entries: Sequence[bytes], revision: int) -> None:
     """Note the writes after those that are known, up to this revision. They are in order."""
-    first, last = (bisect.bisect(entries, b"%016d" % at, key=_revision) for at in (changes.revision, revision))
+    first, last = (
+        bisect.bisect(entries, b"%016d" % at, key=lambda entry: entry[_AFTER]) for at in (changes.revision, revision)
+    )
     with contextlib.suppress(ValueError):  # a damaged entry
         for entry in entries[first:last]:
             count, *touched = parts_of(entry[2 * _REVISION :])
             turn_ids = [turn_id.decode() for turn_id in touched[: int(count)]]
-            changes.note(int(entry[:_REVISION]), int(_revision(entry)), turn_ids, touched[int(count) :])
-
-
-def _revision(entry: bytes) -> bytes:
-    return entry[_REVISION : 2 * _REVISION]
+            changes.note(int(entry[:_REVISION]), int(entry[_AFTER]), turn_ids, touched[int(count) :])
 
 
 # --- keys -----------------------------------------------------------------------------------------------------

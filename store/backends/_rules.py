@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pydantic_core
 
 from store.backends._records import TurnState
-from store.base import BadCursor, CursorLost, UnknownCall, UnknownResponse, VersionChanged
+from store.base import BadCursor, CursorLost, StoreUnavailable, UnknownCall, UnknownResponse, VersionChanged
 from store.models import Call, Page, Response, Session, Turn
 
 
@@ -66,27 +66,14 @@ def broken_off(turn: Turn, proxy_id: str | None, *, steady: float) -> Turn | Non
     return turn.model_copy(update={"broke_off": steady})
 
 
-DELIVERED = {"delivered": True, "progress": None}
-"""The changes to a turn whose client has received all of it."""
-
-
 def delivered(turn: Turn) -> Turn | None:
     """The turn after its client has received all of it; None if nothing changes."""
-    return None if turn.delivered else turn.model_copy(update=DELIVERED)
+    return None if turn.delivered else turn.model_copy(update={"delivered": True, "progress": None})
 
 
 def retry_key(turn: Turn) -> bytes | None:
     """The key by which a retry of its request finds the turn; None: none does."""
     return None if turn.delivered else turn.request_key or None
-
-
-def can_be_taken_over(
-    turn: Turn, *, proxies: Container[str], last_alive: Mapping[str, float], window: float, steady: float
-) -> bool:
-    """As `can_be_retaken`, for a turn."""
-    return not turn.delivered and can_be_retaken(
-        turn.broke_off, turn.proxy_id, proxies=proxies, last_alive=last_alive, window=window, steady=steady
-    )
 
 
 ANSWERS_KEPT = 3600.0
@@ -134,6 +121,11 @@ def unknown_call(call_id: str, session: str | None = None) -> UnknownCall:
 
 def unknown_response(session: str, response_id: str) -> UnknownResponse:
     return UnknownResponse(f"there is no response {response_id} in session {session}")
+
+
+def unreadable_session(name: str) -> StoreUnavailable:
+    """An unreadable session must not count as one without tools: its calls would run without their approvals."""
+    return StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")
 
 
 def check_limit(limit: int) -> None:

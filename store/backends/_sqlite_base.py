@@ -23,8 +23,9 @@ from store.backends import _sqlite_schema as schema
 from store.backends import _states as states
 from store.backends._changes import Changes, Deletions
 from store.backends._clocks import Clocks
+from store.backends._shared import SharedMethods
 from store.backends._sqlite_transaction import Transaction, note_time
-from store.backends._waits import Waiters, Waits
+from store.backends._waits import Waiters
 from store.base import NotDurable, StoreBusy, StoreUnavailable
 from store.budget import Budget, Share
 from store.models import Call, Session
@@ -42,7 +43,7 @@ class KnownSession(NamedTuple):
     is_unreadable: bool = False
 
 
-class SqliteBase(Waits):
+class SqliteBase(SharedMethods):
     suspends: ClassVar[bool] = False
 
     def __init__(

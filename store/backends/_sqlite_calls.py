@@ -1,18 +1,17 @@
 """Calls in SQLite: read, answered, run. A mixin of `SqliteStore`."""
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
 
 from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._clocks import Now
+from store.backends._shared import Change
 from store.backends._sqlite_base import SqliteBase
 from store.backends._sqlite_transaction import Transaction, marks_for
 from store.base import UnknownCall
-from store.models import Call, Document, Page, Status
+from store.models import Call, Page, Status
 
 OF_PROXY = "SELECT record FROM call WHERE proxy_id = ? ORDER BY seq"
 MAY_BE_LOST = """
@@ -78,42 +77,15 @@ class SqliteCalls(SqliteBase):
         )
         return rules.page_of([(seq, records.read(Call, record)) for seq, record in rows], "call", limit)
 
-    async def calls_cursor(
-        self, moment: float, *, session: str | None = None, newest_first: bool = False
-    ) -> str | None:
-        return await rules.calls_cursor(self, moment, session, newest_first)
-
-    async def answer(
-        self,
-        session: str,
-        call_id: str,
-        *,
-        result: Any = None,
-        error: str | None = None,
-        parts: Sequence[Document] = (),
-    ) -> tuple[Call, bool]:
+    async def _change(self, session: str, call_id: str, change: Change, *, quietly: bool = False) -> tuple[Call, bool]:
         with Transaction(self) as tx:
             call = self._call(call_id, session)
-            if (answer := states.answered(call, result=result, error=error, now=tx.times, parts=parts)) is None:
-                return call, False
-            put_call(tx, answer)
-            if answer.parts:
-                tx.db.execute("UPDATE call SET parts = ? WHERE call_id = ?", (media.parts_text(answer), call_id))
-        return answer, True
-
-    def _change(self, session: str, call_id: str, change: Callable[[Call, Now], Call | None]) -> Call:
-        """Replace the call by the result of `change(call, now)`, unless it is None. Returns the current call."""
-        with Transaction(self) as tx:
-            call = self._call(call_id, session)
-            if (after := change(call, tx.times)) is None:
-                return call
-            put_call(tx, after)
-        return after
+            after = change(call, tx.times, lambda: self._proxies(tx.times.steady))
+            if after is not None:
+                put_call(tx, after, quietly=quietly)
+        return after or call, after is not None
 
     # --- running calls ----------------------------------------------------------------------------------------
-
-    async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
-        return self._change(session, call_id, lambda call, now: states.released(call, detached=detached, now=now))
 
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
         states.check_lease(lease)
@@ -155,35 +127,6 @@ class SqliteCalls(SqliteBase):
 
     async def lease_left(self, session: str, call_id: str) -> float | None:
         return states.lease_left(self._call(call_id, session), steady=self._clocks.steady())
-
-    async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        with Transaction(self) as tx:
-            call = states.renewed(self._call(call_id, session), worker=worker, lease=lease, now=tx.times)
-            put_call(tx, call, quietly=lease > 0)
-        return call
-
-    async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        return self._change(session, call_id, lambda call, now: states.started(call, loop_id=loop_id, now=now))
-
-    async def decide(
-        self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
-    ) -> Call:
-        return states.check_decided(
-            self._change(
-                session,
-                call_id,
-                lambda call, now: states.decided(
-                    call, approved=approved, reason=reason, args=args, proxies=self._proxies(now.steady), now=now
-                ),
-            )
-        )
-
-    async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
-        return self._change(
-            session,
-            call_id,
-            lambda call, now: states.settled(call, status=status, error=error, has_begun=has_begun, now=now),
-        )
 
     # --- the proxies ------------------------------------------------------------------------------------------
 
@@ -245,6 +188,8 @@ def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
         "UPDATE call SET status = ?, claimable_at = ?, proxy_id = ?, record = ? WHERE call_id = ?",
         (call.status, *states.indexed(call), stored, call.call_id),
     )
+    if call.parts:
+        tx.db.execute("UPDATE call SET parts = ? WHERE call_id = ?", (media.parts_text(call), call.call_id))
     # the next change of the call reads it, and so does the chat's next request
     records.remember(call.model_copy(update={"parts": []}) if call.parts else call, stored)
     tx.calls.append(call)

@@ -1,5 +1,6 @@
 """Answers that broke off, in SQLite, for requests that are sent again. A mixin of `SqliteStore`."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pydantic_core
@@ -17,28 +18,27 @@ BY_KEY = """
 
 
 class SqliteRetries(SqliteCalls):
-    async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
+    async def _mark(self, session: str, turn_id: str, change: Callable[[Turn, float], Turn | None]) -> bool:
         with Transaction(self) as tx:
-            seq, turn = _turn(tx, session, turn_id)
-            if turn is None or (turn := rules.broken_off(turn, proxy_id, steady=tx.times.steady)) is None:
+            row = tx.db.execute(
+                "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?", (session, turn_id)
+            ).fetchone()
+            turn = records.read(Turn, row[1]) if row else None
+            if turn is None or (turn := change(turn, tx.times.steady)) is None:
                 return False
-            _put_turn(tx, seq, turn)
+            _put_turn(tx, row[0], turn)
+            if turn.delivered:
+                tx.db.execute("UPDATE turn SET request_key = NULL WHERE seq = ?", row[:1])
+                tx.db.execute("UPDATE turn_key SET delivered = 1 WHERE turn = ?", row[:1])
         return True
 
-    async def mark_delivered(self, session: str, turn_id: str) -> bool:
-        with Transaction(self) as tx:
-            row = _row(tx, session, turn_id)
-            if row is None or (state := records.state_of(row[1])) is None or state.delivered:
-                return False
-            seq, text = row
-            if (record := records.changed(Turn, text, rules.DELIVERED)) is None:
-                return False
-            stored = records.versioned(record)
-            tx.db.execute("UPDATE turn SET request_key = NULL, record = ? WHERE seq = ?", (stored, seq))
-            tx.db.execute("UPDATE turn_key SET delivered = 1 WHERE turn = ?", (seq,))
-            tx.touch(session, [turn_id])
-            tx.record(session, "turn.updated", record)
-        return True
+    def _may_take(self, tx: Transaction, window: float) -> Callable[[float | None, str | None], bool]:
+        """Whether a retry may take what broke off then at that proxy."""
+        now = tx.times.steady
+        last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
+        return partial(
+            rules.can_be_retaken, proxies=self._proxies(now), last_alive=last_alive, window=window, steady=now
+        )
 
     async def take_over(
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
@@ -49,25 +49,18 @@ class SqliteRetries(SqliteCalls):
         ):
             return None
         with Transaction(self) as tx:
-            now = tx.times
+            now, may_take = tx.times, self._may_take(tx, window)
             proxies = self._proxies(now.steady)
-            last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
-            turns = (
-                (seq, turn)
-                for seq, data in tx.db.execute(BY_KEY, (session, request_key))
-                if (turn := records.read(Turn, data)) is not None
-            )
-            is_available = partial(
-                rules.can_be_taken_over, proxies=proxies, last_alive=last_alive, window=window, steady=now.steady
-            )
-            seq, turn = next(((seq, turn) for seq, turn in turns if is_available(turn)), (0, None))
+            rows = tx.db.execute(BY_KEY, (session, request_key))
+            turns = ((seq, turn) for seq, data in rows if (turn := records.read(Turn, data)) is not None)
+            seq, turn = next((one for one in turns if may_take(one[1].broke_off, one[1].proxy_id)), (0, None))
             if turn is None:
                 return None
             turn = rules.taken_over(turn, proxy_id)
             _put_turn(tx, seq, turn)
             calls = []
-            rows = tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall()
-            for call in self._with_parts([*records.read_all(Call, (data for (data,) in rows))]):
+            found = tx.db.execute("SELECT record FROM call WHERE turn = ? ORDER BY seq", (seq,)).fetchall()
+            for call in self._with_parts([*records.read_all(Call, (data for (data,) in found))]):
                 after = states.lost(call, proxies=proxies | {proxy_id}, now=now)
                 after = after or states.moved(call, proxy_id=proxy_id, now=now)
                 if after is not None:
@@ -92,20 +85,12 @@ class SqliteRetries(SqliteCalls):
         if not self._rows("SELECT 1 FROM unsent WHERE session = ? AND key = ?", session, key):
             return None  # as for nearly every request: nothing is written for them
         with Transaction(self) as tx:
-            now = tx.times
-            last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
-            is_available = partial(
-                rules.can_be_retaken,
-                proxies=self._proxies(now.steady),
-                last_alive=last_alive,
-                window=window,
-                steady=now.steady,
-            )
+            may_take = self._may_take(tx, window)
             rows = tx.db.execute(
                 "SELECT seq, broke_off, proxy_id FROM unsent WHERE session = ? AND key = ? ORDER BY seq DESC",
                 (session, key),
             )
-            seq = next((seq for seq, broke_off, proxy in rows.fetchall() if is_available(broke_off, proxy)), None)
+            seq = next((seq for seq, broke_off, proxy in rows.fetchall() if may_take(broke_off, proxy)), None)
             if seq is None:
                 return None
             ((response_id, answer),) = tx.db.execute(
@@ -117,17 +102,6 @@ class SqliteRetries(SqliteCalls):
 
 def forget_answer(tx: Transaction, session: str, response_id: str) -> None:
     tx.db.execute("DELETE FROM unsent WHERE session = ? AND response_id = ?", (session, response_id))
-
-
-def _row(tx: Transaction, session: str, turn_id: str) -> tuple[int, str] | None:
-    statement = "SELECT seq, record FROM turn WHERE session = ? AND turn_id = ?"
-    found: tuple[int, str] | None = tx.db.execute(statement, (session, turn_id)).fetchone()
-    return found
-
-
-def _turn(tx: Transaction, session: str, turn_id: str) -> tuple[int, Turn | None]:
-    row = _row(tx, session, turn_id)
-    return (0, None) if row is None else (row[0], records.read(Turn, row[1]))
 
 
 def _put_turn(tx: Transaction, seq: int, turn: Turn) -> None:

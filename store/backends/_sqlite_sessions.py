@@ -6,8 +6,7 @@ from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends._sqlite_base import KnownSession, SqliteBase
 from store.backends._sqlite_transaction import Transaction
-from store.base import StoreUnavailable
-from store.models import CachedTools, Page, Policy, Session, Snapshot, Toolset
+from store.models import CachedTools, Page, Session, Snapshot
 
 TABLES = (
     *("turn_key", "plain_key", "call", "turn", "cached_tools"),
@@ -24,7 +23,7 @@ class SqliteSessions(SqliteBase):
     def _session(self, name: str) -> Session | None:
         known = self._known_session(name)
         if known.is_unreadable:
-            raise _unreadable(name)
+            raise rules.unreadable_session(name)
         return known.record
 
     async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
@@ -36,13 +35,7 @@ class SqliteSessions(SqliteBase):
         )
         return rules.page_of([(name, records.read(Session, record)) for name, record in rows], "session.", limit)
 
-    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
-        return self._put_session(name, "session.updated", {"policy": policy}, if_version)
-
-    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
-        return self._put_session(name, "tools.updated", {"toolset": toolset}, if_version)
-
-    def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
+    async def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
         with Transaction(self) as tx:
             old = self._known_session(name).record
             rules.check_version(old, name, if_version)
@@ -86,8 +79,3 @@ class SqliteSessions(SqliteBase):
             "SELECT record FROM cached_tools WHERE session = ? AND cached_content = ?", session, cached_content
         )
         return records.read(CachedTools, rows[0][0]) if rows else None
-
-
-def _unreadable(name: str) -> StoreUnavailable:
-    """An unreadable session must not count as one without tools: its calls would run without their approvals."""
-    return StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")

@@ -19,7 +19,7 @@ from store.backends._redis_ledger import index_turn, put_note, read_turn, turn_e
 from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.backends._redis_values import SESSION
 from store.base import BATCH, StoreUnavailable
-from store.models import CachedTools, Call, Page, Policy, Session, Snapshot, Toolset
+from store.models import CachedTools, Call, Page, Session, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,9 @@ class RedisStore(RedisEvents):
                 ("HMGET", of(session, "session"), "version", "deleted", "record")
             )
             if version is not None:
-                kept = int(version), _readable(session, record)
+                if (known := records.read(Session, values.text_of(record))) is None:
+                    raise rules.unreadable_session(session)
+                kept = int(version), known
                 self._sessions.put(session, kept, records.memory_of(len(kept[1].model_dump_json())))
         if version is None or kept is None:
             self._sessions.pop(session)
@@ -71,12 +73,6 @@ class RedisStore(RedisEvents):
             if record is not None
         ]
         return rules.page_of(rows, "session.", limit)
-
-    async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
-        return await self._put_session(name, "session.updated", {"policy": policy}, if_version)
-
-    async def put_toolset(self, name: str, toolset: Toolset | None, *, if_version: int | None = None) -> Session:
-        return await self._put_session(name, "tools.updated", {"toolset": toolset}, if_version)
 
     async def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
         def compute(tx: Transaction) -> Session:
@@ -99,25 +95,20 @@ class RedisStore(RedisEvents):
         return session
 
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
-        of = self.keys.of
-
         def compute(tx: Transaction) -> bool:
             session, last = _session(tx)
             rules.check_version(session, name, if_version)
             kept = [key for key in SESSION if key not in ("session", "ledger", "writes")]
-            found, call_ids = tx.need(
-                ("EXISTS", *(of(name, key) for key in kept)), ("ZRANGE", of(name, "calls"), 0, -1)
-            )
-            version = tx.get("session", "version")[0]
-            if version is None and not found:
+            some: Command = ("EXISTS", *(tx.of(key) for key in kept))
+            found, call_ids = tx.need(some, ("ZRANGE", tx.of("calls"), 0, -1))
+            if tx.get("session", "version") == [None] and not found:
                 return False
             tx.once()
             tx.do("DEL", "session")
             tx.do("HSET", "session", "deleted", max(int(self.link.time() * 1e6), last + 1))
             tx.do("EXPIRE", "session", tx.life)
-            for key in (*kept, "ledger", "writes"):
+            for key in (*kept, "ledger", "writes", "events"):
                 tx.do("UNLINK", key)
-            tx.do("UNLINK", "events")
             for call_id in call_ids:
                 tx.do("UNLINK", self.keys.of_call(call_id.decode()))
             for listing in (self.keys.names, self.keys.due, self.keys.active):
@@ -282,13 +273,6 @@ def _session(tx: Transaction) -> tuple[Session | None, int]:
     if version is None:
         return None, int(deleted or 0)
     return records.read(Session, values.text_of(tx.peek("session", "record")[0] or b"")), int(version)
-
-
-def _readable(name: str, record: bytes) -> Session:
-    """An unreadable session must not count as one without tools: its calls would run without their approvals."""
-    if (session := records.read(Session, values.text_of(record))) is None:
-        raise StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")
-    return session
 
 
 def _older(entries: list[tuple[bytes, dict[bytes, bytes]]], horizon: float) -> list[int]:
