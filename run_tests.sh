@@ -23,6 +23,16 @@ step() {
     say "$(($(date +%s) - began)) s"
 }
 
+# The older mitmproxy that pyproject.toml allows, in a folder that comes before those of the environment.
+older_mitmproxy() {
+    if has_uv; then
+        uv pip install --quiet --python "$venv/bin/python" --no-deps --target "$1" 'mitmproxy==12.2.*' zstandard
+    else
+        "$venv/bin/python" -I -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target "$1" \
+            'mitmproxy==12.2.*' zstandard
+    fi
+}
+
 # What hangs fails, long before CI gives up.
 bounded() { "$venv/bin/python" -I scripts/bounded.py "$@"; }
 
@@ -34,6 +44,11 @@ if [ "${1-}" = --long ]; then
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
     step bounded 1200 python -m pytest tests/store tests/faults -k redis
     unset TOOLGRAFT_TEST_REDIS
+    older_mitmproxy "$venv/older"
+    (
+        export PYTHONPATH="$venv/older:$PYTHONPATH"
+        step bounded 1200 python -m pytest tests/hooks
+    )
     step bounded 1800 python -m pytest -m long
     step bounded 400 python -m tests.soak --seconds 60 --quiet
     step bounded 1200 python -m tests.crash --kills 40 --quiet

@@ -28,7 +28,7 @@ class LogLines:
         self._hides_routine = False
 
     def configure(self, updated: set[str]) -> None:
-        termlog: Any = getattr(ctx.master, "_termlog_addon", None)
+        termlog: Any = ctx.master.addons.get("termlog")
         if termlog is None or updated.isdisjoint(("graft_log", "flow_detail", "termlog_verbosity")):
             return
         log, handler = ctx.options.graft_log, termlog.logger

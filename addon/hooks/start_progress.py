@@ -81,7 +81,7 @@ def _subject(number: int) -> str:
 
 def _terminal_handler() -> Any:
     """The handler that writes mitmdump's log to a terminal; None if there is none."""
-    termlog: Any = getattr(ctx.master, "_termlog_addon", None)
+    termlog: Any = ctx.master.addons.get("termlog")
     if termlog is None or ctx.options.graft_log == "json":
         return None
     return termlog.logger if termlog.logger.has_vt_codes and termlog.logger.file.isatty() else None

@@ -1,5 +1,6 @@
 """What the addon replaces in other packages, and which of their private names it uses."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -92,3 +93,50 @@ def test_nothing_else_of_other_packages_is_replaced(tmp_path: Path) -> None:
     changed = {name for name, value in values.items() if name in originals and originals[name] != value}
     new = {name for name in values.keys() - originals.keys() if not name.startswith("mitmproxy.ctx ")}
     assert sorted(name for name in changed | new if not name.endswith(RANDOM)) == REPLACED
+
+
+PRIVATE = {
+    "_SHUTTING_DOWN": "of Python's `threading`: whether the process ends has no public name",
+    "mcp.client._transport": "for the type checker only",
+    "mitmproxy.proxy.layers.http._base": "the command with which a connection gives events to the HTTP layer",
+    "mitmproxy.proxy.layers.http._events": "those events, which the HTTP layer and its streams exchange",
+}
+DOCUMENTED = {"os._exit", "_asdict", "_replace"}
+
+
+def test_private_names_of_other_packages_are_not_used() -> None:
+    """A name is the project's own if the project defines it anywhere."""
+    files = [path for folder in ("addon", "store") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    own = {name for node in nodes for name in _defined(node)}
+    used = {name for node in nodes for name in _private(node)}
+    assert used - own - DOCUMENTED == PRIVATE.keys()
+
+
+def _defined(node: ast.AST) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+            return [name]
+    return []
+
+
+def _private(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Attribute(value=ast.Name(id="os"), attr=name) if _is_private(name):
+            return [f"os.{name}"]
+        case ast.Attribute(attr=name) if _is_private(name):
+            return [name]
+        case ast.Call(func=ast.Name(id="getattr" | "setattr"), args=[_, ast.Constant(value=str(name)), *_]):
+            return [name] if _is_private(name) else []
+        case ast.ImportFrom(module=str(module), level=0) if not module.startswith(("addon", "store", "toolgraft")):
+            names = [f"{module}.{one.name}" for one in node.names if _is_private(one.name)]
+            return names + [module for part in module.split(".") if _is_private(part)]
+        case ast.Import():
+            return [one.name for one in node.names if any(map(_is_private, one.name.split(".")))]
+    return []
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
