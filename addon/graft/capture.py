@@ -1,14 +1,9 @@
-"""Drives the answer machine over an answer that mitmproxy has, streamed or whole.
-
-A stream's callable cannot wait, so its store must never suspend: with other stores, loops answer
-(`Looping.needs_loop`). Only `Capture.whole` raises.
-"""
+"""Drives the answer machine over a whole answer that mitmproxy has. Streams are driven by `loop.runner`."""
 
 from collections.abc import Iterable
 
 from addon.core.framing.documents import Malformed, decode
-from addon.core.framing.replies import PROXY_ENDING
-from addon.core.security.redaction import RedactedStream, Redaction
+from addon.core.security.redaction import Redaction
 from addon.core.summaries import CallSummary
 from addon.graft.decoding import Decoder
 from addon.graft.effects import Effect, End, Refuse, Show, Start
@@ -18,7 +13,6 @@ from addon.graft.machine import AnswerMachine
 from addon.graft.note_reader import FINISH, NoteReader
 from addon.graft.reading import holds, markers_of
 from addon.graft.shell import (
-    note_beginnings,
     note_broken,
     note_delivered,
     note_plain,
@@ -27,7 +21,7 @@ from addon.graft.shell import (
     take_over_answer,
 )
 from addon.surfaces.base import Framing, Operation
-from store.base import StoreUnavailable, TakeOverUnknown, run_now
+from store.base import StoreUnavailable, TakeOverUnknown
 from store.models import CachedTools
 
 _CLEAN = ("answered", "delivered", "failed")  # ends of an answer, as `effects.End` has them
@@ -56,39 +50,7 @@ class Capture:
         self._is_end_certain = not ends_with_connection
         self._ended = False  # cleanly
         self._secrets = secrets
-        self._stream = RedactedStream(secrets)
         self._content_type = content_type
-        if not grafter.store.suspends:
-            run_now(self._take_over())
-            self.machine.begin(content_type)
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Take the next bytes of a stream. Returns the client's."""
-        return self._fed(self._stream.feed(chunk))
-
-    def _fed(self, chunk: bytes) -> bytes:
-        if not chunk or self.machine.reading.passes(chunk):
-            return chunk
-        out = self.machine.feed(chunk)
-        return out if isinstance(out, bytes) else self._done(out)
-
-    def finish(self) -> bytes:
-        """End a stream cleanly. Returns the client's last bytes."""
-        last = self._fed(self._stream.flush()) + self._done(self.machine.finish(is_certain=self._is_end_certain))
-        self.machine.summarise()
-        return last
-
-    def on_hangup(self) -> None:
-        """The client has hung up. Running calls go on: their answers are for a later request."""
-        self._done(self.machine.close())
-        self._background.complete()
-        # Noted even if the end was written: the client may not have read it.
-        run_now(note_beginnings(self.grafter, self.machine))
-        self.settle_handover(self._ended)
-
-    def settle_handover(self, whole: bool) -> None:
-        """`settle`, for a store that never suspends."""
-        run_now(self.settle(whole))
 
     async def settle(self, whole: bool) -> None:
         """Note whether the client has the whole answer; if not, it never will."""
@@ -97,25 +59,16 @@ class Capture:
         else:
             await note_broken(self.grafter, self.machine)
 
-    def fail(self, words: str) -> bytes:
-        """End a stream that cannot be read any further with this error."""
-        return self._done(self.machine.fail(502, "UNAVAILABLE", words))
-
-    def stop(self) -> bytes:
-        """End the stream because the proxy ends. Returns its last bytes."""
-        return self._done(self.machine.fail(503, "UNAVAILABLE", PROXY_ENDING))
-
     async def whole(self, body: bytes) -> bytes | Reply:
         """Take a complete answer, in any framing. Raises StoreUnavailable, only for `cachedContents`."""
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
         out: list[bytes] = []
-        if self.grafter.store.suspends:
-            refused = await self._perform(await self._take_over(), out)
-            if refused is not None:
-                return Reply(refused.status, _JSON, refused.body)
-            self.machine.begin(self._content_type)
+        refused = await self._perform(await self._take_over(), out)
+        if refused is not None:
+            return Reply(refused.status, _JSON, refused.body)
+        self.machine.begin(self._content_type)
         fed = self.machine.feed(self._secrets.data(body))
         if isinstance(fed, bytes):
             out.append(fed)
@@ -127,23 +80,6 @@ class Capture:
         self.machine.summarise()
         visible = b"".join(out)
         return body if visible == body else visible
-
-    def _done(self, effects: Iterable[Effect]) -> bytes:
-        """Perform effects without waiting, for a stream's callable. The head went out with the first byte."""
-        out: list[bytes] = []
-        for effect in effects:
-            if isinstance(effect, Show):
-                out.append(effect.data)
-            elif isinstance(effect, Refuse):
-                out.append(effect.body)
-            elif isinstance(effect, Start | End):
-                self._begin(effect)
-                if isinstance(effect, End) and not self._ended:
-                    run_now(note_broken(self.grafter, self.machine))
-            elif (instead := run_now(record(self.grafter, self.machine, effect))) is not None:
-                out.append(self._done(instead))
-                break
-        return b"".join(out)
 
     async def _perform(self, effects: Iterable[Effect], out: list[bytes]) -> Refuse | None:
         refused: Refuse | None = None

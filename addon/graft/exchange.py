@@ -83,7 +83,7 @@ class Exchange:
     def naming(self) -> ToolNames:
         """The names of the tools in the answer. Built on demand: few answers hold calls."""
         names = {used: name for name, used in self.plan.names.items()}
-        return ToolNames(names, frozenset() if self.config.strips else self.plan.own)
+        return ToolNames(names, frozenset() if self.config.strips and self.plan.grafts else self.plan.own)
 
 
 @dataclass(frozen=True, slots=True)

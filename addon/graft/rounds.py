@@ -59,7 +59,8 @@ class Rounds:
         self._loop = None if body is None else self._begun_loop()
         self._generation = generation(exchange.model)
         self.has_one_candidate = _candidate_count(exchange.request) == 1
-        self.runs_calls = body is not None and self.has_one_candidate and exchange.config.loops
+        may_run = exchange.config.loops and exchange.plan.grafts
+        self.runs_calls = body is not None and self.has_one_candidate and may_run
         if exchange.resumes is not None and exchange.resumes.has_calls:  # of others, so the answer ends without a loop
             self.runs_calls = False
         self._token = None if self._request is None else self._request.token  # of the first request alone
@@ -185,7 +186,9 @@ class Rounds:
 
     def continues(self, token: str) -> bool:
         """Whether the proxy itself asks for the rest of an answer with this token."""
-        return self.is_loop and self.has_one_candidate and self._pieces < _MAX_PIECES and self._piece != token
+        if not self.is_loop or not self._exchange.plan.grafts:
+            return False
+        return self.has_one_candidate and self._pieces < _MAX_PIECES and self._piece != token
 
     def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
         """An answer whose rest the client may ask for, once or several times."""

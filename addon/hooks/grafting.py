@@ -1,16 +1,16 @@
 """The hooks around `addon.graft`: they rewrite requests, capture answers, and never raise."""
 
+import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
-from weakref import WeakSet
 
 from mitmproxy import flowfilter, http
 
 from addon.core.framing import replies
-from addon.core.framing.encoding import decompressor
+from addon.core.framing.encoding import BadEncoding, Decompress, decompressor
 from addon.core.summaries import Summary
 from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
@@ -30,24 +30,15 @@ from addon.hooks.hangup import Hangup
 from addon.hooks.headers import UNDECODED, body_of, ends_with_connection, put, set_body, value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
-from addon.hooks.mitmproxy_patches import error_response, has_last_words, on_break, on_handover
-from addon.hooks.model_streams import CopiedStream, GraftedStream
+from addon.hooks.mitmproxy_patches import error_response, on_handover
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.session_configs import session_config_of
-from addon.hooks.streams import (
-    comes_whole,
-    ended_whole,
-    is_stream,
-    receive_whole,
-    run_later_stages,
-    send_instead,
-    stream_through,
-)
+from addon.hooks.streams import comes_whole, is_stream, pass_whole, receive_whole, send_instead
 from addon.hooks.unknown_sessions import UnknownSessions
 from addon.kept_requests import Bodies
-from addon.surfaces import Framing, Operation
+from addon.surfaces import Operation
 from addon.web import tasks
 from store.base import StoreUnavailable
 
@@ -55,9 +46,6 @@ logger = logging.getLogger("toolgraft")
 
 _NO_URL = re.compile("[\x00-\x20\x7f\ud800-\udfff]")
 """What HTTP forbids in a URL and mitmproxy accepts: control characters, and bytes that are not UTF-8."""
-
-
-ModelStream = GraftedStream | CopiedStream
 
 
 @dataclass(slots=True)
@@ -70,7 +58,6 @@ class _GraftedRequest:
     encoding: str | None
     is_expected: bool = False
     exchange: Exchange | None = None
-    capture: Capture | None = None
     ends_with_connection: bool = False
 
 
@@ -97,8 +84,6 @@ class Grafting:
         self._requests = FlowState[_GraftedRequest]("grafted_request")
         self._noted = FlowState[Exchange]("noted")
         self._unknown_sessions = UnknownSessions()
-        self._stages = FlowState[ModelStream]("stage")
-        self._streaming = WeakSet[ModelStream]()
         lifecycle.before_stop.append(self._stop)
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
@@ -181,10 +166,11 @@ class Grafting:
             if outcome.summary is not None:
                 self.summaries[flow] = outcome.summary
                 runtime.recent.begin(outcome.summary, Bodies(incoming, outcome.body))
-            if outcome.exchange is not None and self.looping.needs_loop(outcome.exchange):
+            exchange = outcome.exchange or outcome.noted
+            if exchange is not None and self.looping.needs_loop(exchange):
                 del self._requests[flow]
                 self.answered_here[flow] = True
-                self.looping.divert(flow, outcome.exchange, body, outcome.body)
+                self.looping.divert(flow, exchange, body, outcome.body)
                 return
             if outcome.noted is not None:
                 self._noted[flow] = outcome.noted
@@ -209,62 +195,35 @@ class Grafting:
             self._noted.pop(flow)
             send_instead(flow, too_long(route.target, runtime.settings.max_answer))
             return
-        if grafted is None or grafted.exchange is None:
+        exchange = grafted.exchange if grafted is not None else None
+        if exchange is None and flow not in self._noted:
             self._stream_untouched(flow, route, flow.response, runtime)
             return
-        grafted.ends_with_connection = ends_with_connection(flow)
-        framing = _framing(grafted.route, flow.response)
-        if framing is None:
-            del self._requests[flow]
+        if not replies.is_answer(flow.response.status_code):
+            self._requests.pop(flow)
+            self._noted.pop(flow)
             return
-        is_whole = framing is Framing.JSON or runtime.store.suspends
-        if flow.response.data.content is None and (is_whole or comes_whole(flow, runtime.settings)):
+        if grafted is not None:
+            grafted.ends_with_connection = ends_with_connection(flow)
+        if flow.response.data.content is None:  # otherwise it is replayed
             receive_whole(flow)
-            return
-        if is_whole:
-            return  # replayed: the whole body is present already
-        grafted.capture = _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
-        on_handover[flow] = grafted.capture.settle_handover
-        if flow.response.data.content is not None:
-            return
-        bodies = self.recorded.get(flow)
-        if bodies is not None:
-            bodies.received = bytearray()
-        decompress = decompressor(_encoding(flow.response), runtime.settings.max_answer)
-        stage = GraftedStream(grafted.capture, decompress, bodies.received if bodies else None)
-        self._register(flow, stage)
-        stream_through(flow, stage, _as_stream, is_over=stage.is_over)
 
     def _stream_untouched(self, flow: http.HTTPFlow, route: Route, response: http.Response, runtime: Runtime) -> None:
         """Stream a model's answer that is not grafted to the client as it arrives. mitmproxy alone would buffer all of
         it."""
         if flow in self.answered_here or response.data.content is not None:
             return
-        if not is_stream(response, asked=_framing(route, response) is not Framing.JSON):
+        if not is_stream(response, asked=route.target.operation is Operation.STREAM):
             return
         if comes_whole(flow, runtime.settings):
             return
-        noted = self._noted.pop(flow)
-        bodies = self.recorded.get(flow)
-        if self.is_recording and bodies is None:
-            bodies = self.recorded[flow] = RecordedBodies(flow.request.content or b"")
-        if noted is None and bodies is None:
-            response.stream = response.stream or True  # a script's stage stays
-            return
-        copy = CopiedStream(
-            runtime.grafter,
-            noted,
-            _content_type(response),
-            decompressor(_encoding(response), runtime.settings.max_answer),
-        )
-        if bodies is not None:
-            bodies.received = copy.received
-        self._register(flow, copy)
-        stream_through(flow, copy)
+        if self.is_recording and not callable(response.stream):
+            bodies = self.recorded[flow] = RecordedBodies(flow.request.content or b"", bytearray())
+            response.stream = partial(_recorded, bodies, decompressor(_encoding(response), runtime.settings.max_answer))
+        response.stream = response.stream or True  # a script's stage stays
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         grafted, noted = self._requests.pop(flow), self._noted.pop(flow)
-        self._unregister(flow)
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is None:
             return None
@@ -273,25 +232,31 @@ class Grafting:
         if (instead := self._refusal(flow, flow.response, runtime)) is not None:
             flow.response = instead
             return None
-        if noted is None or not ended_whole(flow):
+        if noted is None:
             return None
         body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
             if grafted is not None and grafted.exchange is not None and flow.response.data.content is not None:
                 flow.response = failed(grafted.exchange.target, UNDECODED)  # it may hold a call
-            run_later_stages(flow)
+            pass_whole(flow)
             return None
         if (
             grafted is None
             or grafted.exchange is None
-            or not (grafted.capture or grafted.ends_with_connection or concerns(grafted.exchange, body))
+            or not (grafted.ends_with_connection or concerns(grafted.exchange, body))
         ):
-            run_later_stages(flow)
+            pass_whole(flow)
             noted.summary.keep_end(body)
             is_answer = noted.notes and flow.response.status_code == 200
             return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
-        capture = grafted.capture or _capture_of(flow, flow.response, grafted, grafted.exchange, runtime)
-        on_handover[flow] = _settles_later(capture) if runtime.store.suspends else capture.settle_handover
+        capture = Capture(
+            runtime.grafter,
+            grafted.exchange,
+            _content_type(flow.response),
+            redaction_of(flow),
+            ends_with_connection=grafted.ends_with_connection,
+        )
+        on_handover[flow] = partial(_settle_later, capture)
         return self._capture(flow, flow.response, grafted, runtime, capture, body)
 
     def _refusal(self, flow: http.HTTPFlow, response: http.Response, runtime: Runtime) -> http.Response | None:
@@ -325,41 +290,14 @@ class Grafting:
             if (bodies := self.recorded.get(flow)) is not None:
                 bodies.received = bytearray(body)
             set_body(response, visible)
-        run_later_stages(flow)
+        pass_whole(flow)
 
     def error(self, flow: http.HTTPFlow) -> None:
-        self._broke_off(flow)
-
-    def _broke_off(self, flow: http.HTTPFlow) -> None:
-        """Nothing more of the answer will come. Safe to call twice."""
-        grafted = self._requests.pop(flow)
+        self._requests.pop(flow)
         self._noted.pop(flow)
-        stage = self._unregister(flow)
-        if grafted is not None and grafted.capture is not None:
-            on_handover.pop(flow)
-            grafted.capture.on_hangup()
-        elif isinstance(stage, CopiedStream):
-            stage.stop()
-
-    def _register(self, flow: http.HTTPFlow, stage: ModelStream) -> None:
-        self._stages[flow] = stage
-        on_break[flow] = partial(self._broke_off, flow)
-        if isinstance(stage, GraftedStream):
-            has_last_words[flow] = stage.has_last_words
-        self._streaming.add(stage)
-
-    def _unregister(self, flow: http.HTTPFlow) -> ModelStream | None:
-        on_break.pop(flow)
-        has_last_words.pop(flow)
-        stage = self._stages.pop(flow)
-        if stage is not None:
-            self._streaming.discard(stage)
-        return stage
 
     async def _stop(self) -> None:
-        """The proxy ends: clients get no more of their streams than is noted now, and who still waits is told."""
-        for stage in list(self._streaming):
-            stage.stop()
+        """The proxy ends: tell the clients that still wait."""
         await self.routing.in_flight.cut_off(self.answered_here)
 
     def _unread(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
@@ -383,35 +321,16 @@ class Grafting:
             flow.request.headers["accept-encoding"] = grafted.encoding
 
 
-def _settles_later(capture: Capture) -> Callable[[bool], None]:
-    def settle(whole: bool) -> None:
-        tasks.spawn(capture.settle(whole), name="the handover of an answer")
-
-    return settle
+def _settle_later(capture: Capture, whole: bool) -> None:
+    tasks.spawn(capture.settle(whole), name="the handover of an answer")
 
 
-def _capture_of(
-    flow: http.HTTPFlow, response: http.Response, grafted: _GraftedRequest, exchange: Exchange, runtime: Runtime
-) -> Capture:
-    return Capture(
-        runtime.grafter,
-        exchange,
-        _content_type(response),
-        redaction_of(flow),
-        ends_with_connection=grafted.ends_with_connection,
-    )
-
-
-def _framing(route: Route, response: http.Response) -> Framing | None:
-    """How the answer is framed; None for an error, which is not rewritten. A content type that is neither JSON nor an
-    event stream may be wrong, so such an answer is buffered and inspected."""
-    if not replies.is_answer(response.status_code):
-        return None
-    kind = _content_type(response).partition(";")[0].strip().lower()
-    if kind == "text/event-stream":
-        return Framing.SSE
-    streams = kind == "application/json" and route.target.operation is Operation.STREAM
-    return Framing.ARRAY if streams else Framing.JSON
+def _recorded(bodies: RecordedBodies, decompress: Decompress | None, chunk: bytes) -> bytes:
+    """Passes a stream on as it arrives and copies it, decompressed if possible."""
+    if bodies.received is not None and decompress is not None:
+        with contextlib.suppress(BadEncoding):
+            bodies.received += decompress(chunk)
+    return chunk
 
 
 def _content_type(response: http.Response) -> str:
@@ -420,12 +339,3 @@ def _content_type(response: http.Response) -> str:
 
 def _encoding(message: http.Message) -> str:
     return value(message.headers, b"content-encoding") or ""
-
-
-def _as_stream(flow: http.HTTPFlow) -> None:
-    """Adapt the headers: the length will change, and the body is no longer compressed."""
-    assert flow.response is not None
-    headers = flow.response.headers
-    headers.pop("content-encoding", None)
-    if headers.pop("content-length", None) is not None and not (flow.request.is_http2 or flow.request.is_http3):
-        headers["transfer-encoding"] = "chunked"

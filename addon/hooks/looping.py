@@ -13,7 +13,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
-from addon.hooks.streams import comes_whole, ended_whole, is_stream, receive_whole, run_later_stages, stream_through
+from addon.hooks.streams import comes_whole, is_stream
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer
@@ -30,17 +30,6 @@ class _Diverted:
     grafted: bytes
 
 
-class _CopyingStage:
-    """Passes a stream on and copies it."""
-
-    def __init__(self) -> None:
-        self.body = bytearray()
-
-    def __call__(self, chunk: bytes) -> list[bytes]:
-        self.body += chunk
-        return [chunk] if chunk else []
-
-
 class Looping:
     """Gets from the grafting the requests whose calls the proxy may run."""
 
@@ -49,22 +38,23 @@ class Looping:
         self.routing = routing
         self.shadow_flows = shadow_flows
         self.pool = pool
-        self._asked_for_stream = FlowState[bool]("streams")
-        self._copies = FlowState[_CopyingStage]("kept_stream")
+        self._answers = FlowState[LoopAnswer]("loop_answer")
 
     def needs_loop(self, exchange: Exchange) -> bool:
-        """Whether the request may lead to calls that the proxy runs, its answer is converted to another format, or it
-        is a stream and the store must be awaited, which a stream's callable cannot."""
+        """Whether the answer is a stream, is converted to another format, or may hold calls that the proxy runs. A
+        request without grafted tools needs one only for a stream."""
         runtime = self.lifecycle.runtime
-        if runtime is not None and not exchange.wire.native:
-            return True
-        if runtime is not None and runtime.store.suspends and exchange.target.operation is Operation.STREAM:
-            return True
-        if runtime is None or not exchange.config.loops:
+        if runtime is None:
             return False
-        if exchange.target.operation not in (Operation.GENERATE, Operation.STREAM) or (
-            exchange.resumes is not None and exchange.resumes.has_calls
-        ):
+        if exchange.target.operation is Operation.STREAM:
+            return True
+        if not exchange.plan.grafts or exchange.target.operation is not Operation.GENERATE:
+            return False
+        if not exchange.wire.native:
+            return True
+        if not exchange.config.loops:
+            return False
+        if exchange.resumes is not None and exchange.resumes.has_calls:
             return False  # an answer with calls of no loop is completed without one
         return any(runtime.executors.can_run(exchange.config, name) for name in exchange.plan.names)
 
@@ -95,7 +85,6 @@ class Looping:
         except Malformed as error:
             runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
             return self.routing.redirected_request(flow)
-        self._asked_for_stream[flow] = streams
         # the requests to the model are separate flows; this one shows the client's body, unless an addon changed it
         if not is_changed:
             set_body(flow.request, start.client)
@@ -103,34 +92,34 @@ class Looping:
         if flow.server_conn.address != address_in_url:
             flow.server_conn = Server(address=address_in_url)
         answering = runtime.loops.answer(
-            runner, lambda: not flow.live, lambda: flow.response is not None and bool(flow.response.stream)
+            runner,
+            lambda: not flow.live,
+            lambda: flow.response is not None and bool(flow.response.stream),
+            keeps=streams,
         )
+        self._answers[flow] = answering
         on_handover[flow] = answering.settle_handover
         return answering
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         diverted.pop(flow)  # another addon has answered
-        streams, runtime = self._asked_for_stream.pop(flow), self.lifecycle.runtime
-        if streams is None or flow.response is None or runtime is None or not is_stream(flow.response, asked=streams):
+        answering, runtime = self._answers.get(flow), self.lifecycle.runtime
+        if answering is None or flow.response is None or runtime is None:
             return
-        if comes_whole(flow, runtime.settings):
-            receive_whole(flow)
-        else:
-            self._copies[flow] = _CopyingStage()
-            stream_through(flow, self._copies[flow], last=True)
+        if is_stream(flow.response, asked=answering.kept is not None) and not comes_whole(flow, runtime.settings):
+            flow.response.stream = flow.response.stream or True  # a script's callable stays
 
     def response(self, flow: http.HTTPFlow) -> None:
-        copy = self._copies.pop(flow)
-        if ended_whole(flow):
-            run_later_stages(flow)
-        elif copy is not None and flow.response is not None:
-            flow.response.data.content = bytes(copy.body)  # for addons that show or write the flow
+        answering = self._answers.pop(flow)
+        if answering is None or answering.kept is None or flow.response is None:
+            return
+        if flow.response.data.content is None and not callable(flow.response.stream):
+            flow.response.data.content = b"".join(answering.kept)  # for addons that show or write the flow
 
     def error(self, flow: http.HTTPFlow) -> None:
         handover_failed(flow)
         diverted.pop(flow)
-        self._asked_for_stream.pop(flow)
-        self._copies.pop(flow)
+        self._answers.pop(flow)
 
 
 def _address(request: http.Request) -> Address:

@@ -31,7 +31,6 @@ from mitmproxy.proxy.server import ConnectionHandler
 
 from addon.hooks.destinations import Connecting, MorePieces, on_own_connection, send_instead, take_over
 from addon.hooks.flow_state import FlowState
-from addon.hooks.streams import is_stopped
 from addon.loop.server import LoopAnswer
 
 logger = logging.getLogger("toolgraft")
@@ -172,15 +171,8 @@ def _writer(client: Client) -> asyncio.StreamWriter | None:
 
 # --- HttpStream.handle_protocol_error ---------------------------------------------------------------------------------
 
-on_break = FlowState[Callable[[], None]]("on_break")
-"""Called once when an answer breaks off, before any script is told: scripts may take long, and the client may ask again
-meanwhile."""
-
 error_response = FlowState[Callable[[str], http.Response]]("error_response")
 """Makes the response for a client that has received nothing of the answer, from mitmproxy's error message."""
-
-has_last_words = FlowState[Callable[[], bool]]("has_last_words")
-"""Whether a stream still has bytes of its own for the client: if its upstream breaks off, it ends with these."""
 
 _handle_protocol_error = original(HttpStream, "handle_protocol_error")
 
@@ -190,21 +182,11 @@ def handle_protocol_error(self: HttpStream, event: RequestProtocolError | Respon
     an API cannot read.
 
     For mitmproxy: send `flow.response` if the hook `error` sets it."""
-    if isinstance(event, ResponseProtocolError) and self.flow in is_stopped:
-        return
-    if isinstance(event, ResponseProtocolError) and self.client_state != self.state_errored:
-        ends = has_last_words.pop(self.flow)
-        if ends is not None and ends():
-            yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
-            return
-    # streams of the addon's have states of their own, so the states without a head are named
     has_nothing = self.server_state in (
         self.state_uninitialized,
         self.state_wait_for_response_headers,
         self.state_consume_response_body,
     )
-    if self.client_state != self.state_errored and self.server_state not in (self.state_done, self.state_errored):
-        _run_on_break(self.flow)
     failing, result = _handle_protocol_error(self, event), None
     with suppress(StopIteration):
         while True:
@@ -218,15 +200,6 @@ def handle_protocol_error(self: HttpStream, event: RequestProtocolError | Respon
 
 
 HttpStream.handle_protocol_error = handle_protocol_error  # type: ignore[method-assign]
-
-
-def _run_on_break(flow: http.HTTPFlow) -> None:
-    callback = on_break.pop(flow)
-    try:
-        if callback is not None:
-            callback()
-    except Exception:
-        logger.exception("the end of a broken-off answer could not be noted")
 
 
 def _replacement(stream: HttpStream, event: object) -> list[commands.Command] | None:

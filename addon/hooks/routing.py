@@ -24,7 +24,6 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.mitmproxy_patches import choose_destination
 from addon.hooks.redirects import redirected
 from addon.hooks.shadow_flows import ShadowFlows
-from addon.hooks.streams import is_stopped
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (
     Operation,
@@ -122,8 +121,6 @@ class Routing:
             data.ignore_connection = True
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
-        if flow.is_replay:
-            is_stopped.pop(flow)  # of its first run
         runtime = self.lifecycle.runtime
         if runtime is None or flow.response is not None or flow in self.shadow_flows.flows:
             return

@@ -145,9 +145,11 @@ class Runner:
         if effects := self.machine.close():
             async for _ in self._perform(effects):
                 pass  # these effects concern the records alone
+        self.step.complete.set()  # workers' calls go on
         self._count()
         if not self._ended:
-            self._cancelled_calls = await self.executors.abandon(self.config, self.step, self._calls)
+            own = [call_id for call_id in self._calls if call_id not in self.step.external]  # others answer the rest
+            self._cancelled_calls = await self.executors.abandon(self.config, self.step, own)
             # a retry finds the calls in their final state
             await note_broken(self.grafter, self.machine, patience=patience)
 
@@ -239,7 +241,7 @@ class Runner:
         summary = CallSummary(call.name, call.args, call_id=call.call_id, began=time.monotonic(), run=run)
         self.exchange.summary.calls.append(summary)
         if (task := self.step.tasks.get(call.call_id)) is None:
-            summary.state = "waiting"
+            summary.state = "client" if self.config.delivery == "passthrough" else "waiting"
             return
         clock = asyncio.get_running_loop().time
         task.add_done_callback(partial(_note_end, summary, clock, clock()))

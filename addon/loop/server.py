@@ -29,18 +29,22 @@ Send = Callable[[Head | bytes], Awaitable[None]]
 class LoopAnswer:
     """The answer of one loop while it is sent. `error`: why it broke off. `is_sent()`: whether the client was sent the
     whole answer. `streams()`: whether output is sent as soon as it is taken. `stopping`: the proxy ends the answer, and
-    not the client. `was_caught_up`: the client was sent all output before it hung up."""
+    not the client. `was_caught_up`: the client was sent all output before it hung up. `kept`: the body so far; None if
+    it is not kept."""
 
     def __init__(
         self,
         is_sent: Callable[[], bool] = lambda: True,
         streams: Callable[[], bool] = lambda: True,
         settle: Callable[[bool], None] = lambda whole: None,
+        *,
+        keeps: bool = False,
     ) -> None:
         self.error: BaseException | None = None
         self.is_sent = is_sent
         self.stopping = False
         self.was_caught_up = False
+        self.kept: list[bytes] | None = [] if keeps else None
         self._streams = streams
         self._settle = settle
         self._pieces: list[Head | bytes] = []
@@ -66,6 +70,8 @@ class LoopAnswer:
         self._changed.set()
         if isinstance(piece, bytes):
             self._size += len(piece)
+            if self.kept is not None:
+                self.kept.append(piece)
         while self._size > _AHEAD:
             self._drained.clear()
             await self._drained.wait()
@@ -120,10 +126,12 @@ class LoopServer:
         runner: Runner,
         is_sent: Callable[[], bool] = lambda: True,
         streams: Callable[[], bool] = lambda: True,
+        *,
+        keeps: bool = False,
     ) -> LoopAnswer:
         """Begin a loop. After `stop`, its answer breaks off before it begins. `is_sent` and `streams` as in
-        `LoopAnswer`."""
-        answer = LoopAnswer(is_sent, streams, partial(self._settle, runner))
+        `LoopAnswer`; `keeps`: its body is kept."""
+        answer = LoopAnswer(is_sent, streams, partial(self._settle, runner), keeps=keeps)
         task = asyncio.ensure_future(_answer(runner, answer))
         self._answers[task] = answer
         task.add_done_callback(self._answers.pop)

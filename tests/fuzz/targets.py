@@ -17,6 +17,7 @@ from store.factory import open_url
 from store.models import Policy, Toolset
 from tests.fuzz.mutations import altered, misplaced, mutated, pieces
 from tests.fuzz.shapes import CONTENTS, HIDDEN, KINDS, SHAPES, Failure, Shape, answer_of, body_of, check_hidden
+from tests.graft.captures import Stream
 
 _PLACEHOLDER = "Done. [{turn_id}]"
 
@@ -87,17 +88,19 @@ class Answers:
         assert outcome.exchange is not None
         ends_with_connection = len(data) % 3 == 0  # without a choice more, or all tries would be others
         kind = KINDS[shape.framing]
-        capture = Capture(self.grafter, outcome.exchange, kind, ends_with_connection=ends_with_connection)
         if shape.framing is Framing.JSON:
             if not ends_with_connection and not concerns(outcome.exchange, data):
                 await note_answer(self.grafter, outcome.exchange, kind, data)
                 output: bytes | Reply = data
             else:
+                capture = Capture(self.grafter, outcome.exchange, kind, ends_with_connection=ends_with_connection)
                 output = await capture.whole(data)
+                await capture.settle(True)
             out = output.body if isinstance(output, Reply) else output
         else:
-            out = b"".join(capture.feed(piece) for piece in pieces(data, rng)) + capture.finish()
-        capture.settle_handover(True)
+            stream = Stream(self.grafter, outcome.exchange, kind, ends_with_connection=ends_with_connection)
+            out = b"".join([await stream.feed(piece) for piece in pieces(data, rng)]) + await stream.finish()
+            await stream.runner.settle_handover()
         check_hidden(out, shape.kind)
         return data
 

@@ -15,6 +15,7 @@ from store.factory import open_url
 from tests.fuzz.__main__ import TARGETS, fuzzed
 from tests.fuzz.shapes import SHAPES
 from tests.fuzz.targets import Answers
+from tests.graft.captures import Stream
 
 
 @pytest.fixture
@@ -80,8 +81,8 @@ async def test_an_event_that_cannot_be_read_gives_out_no_call_before_it(
     outcome = await answers.grafter.request(Incoming(target, config.session, encode(body)), config)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
-    capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
-    out = b"".join(capture.feed(b"data: %b\n\n" % event) for event in events) + capture.finish()
+    capture = Stream(answers.grafter, outcome.exchange, "text/event-stream")
+    out = b"".join([await capture.feed(b"data: %b\n\n" % event) for event in events]) + await capture.finish()
     assert b"hidden_tool" not in out
 
 
@@ -101,10 +102,9 @@ async def test_a_content_of_another_kind_is_no_error_of_the_proxy_s(
     document: Document = {"candidates": [{"content": content}, read], "choices": [{"delta": content}, read]}
     body = encode({"response": document, **document})
     if shape.framing is Framing.SSE:
-        capture = Capture(answers.grafter, outcome.exchange, "text/event-stream")
-        capture.feed(b"data: %b\n\n" % body)
-        capture.finish()
+        capture = Stream(answers.grafter, outcome.exchange, "text/event-stream")
+        await capture.feed(b"data: %b\n\n" % body)
+        await capture.finish()
     else:
-        capture = Capture(answers.grafter, outcome.exchange, "application/json")
-        await capture.whole(body)
+        await Capture(answers.grafter, outcome.exchange, "application/json").whole(body)
     assert not [record for record in caplog.records if record.exc_info]

@@ -1,16 +1,23 @@
 """Answers of the upstream, captured whole or as a stream."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import httpx2
 import pytest
 
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, decode, encode
-from addon.graft.capture import Capture
+from addon.graft.exchange import Exchange
+from addon.graft.grafter import Grafter
+from addon.loop.executors import Executors
+from addon.loop.runner import Runner
+from addon.loop.upstream import Address, Upstream
 from addon.surfaces.base import Framing, Operation, Target
 from tests.contents import user
 from tests.graft.conftest import EVENTS, JSON, Graft, answer, target
+from tests.loop.conftest import Watcher
 
 STREAM = target(Operation.STREAM, Framing.SSE)
 ARRAY = target(Operation.STREAM, Framing.ARRAY)
@@ -43,10 +50,76 @@ def read(to: Target, data: bytes) -> list[Document]:
     return [event["response"] for event in events] if to.response_path else list(events)
 
 
+class Stream(httpx2.AsyncBaseTransport, httpx2.AsyncByteStream):
+    """A stream of the upstream's, which the `Runner` answers, fed piece by piece. `status`: the client's."""
+
+    def __init__(
+        self, grafter: Grafter, exchange: Exchange, content_type: str, *, ends_with_connection: bool = False
+    ) -> None:
+        owners = grafter.owners
+        executors = owners if isinstance(owners, Executors) else Executors(grafter.store)
+        address = Address("POST", "http://gemini.test", ())
+        upstream = Upstream(lambda _: self, Watcher())
+        self.runner = Runner(grafter, executors, upstream, exchange, address, exchange.request.body)
+        self.status = 0
+        self._headers = {"content-type": content_type} | ({} if ends_with_connection else {"content-length": "1"})
+        self._chunks = asyncio.Queue[bytes | Exception | None]()
+        self._is_read = asyncio.Event()
+        self._out = b""
+        self._answering = asyncio.ensure_future(self._answer())
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers=self._headers, stream=self)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self._is_read.set()
+            chunk = await self._chunks.get()
+            if isinstance(chunk, Exception):
+                raise chunk
+            if chunk is None:
+                return
+            yield chunk
+
+    async def _answer(self) -> None:
+        async for out in self.runner.output():
+            if isinstance(out, bytes):
+                self._out += out
+            else:
+                self.status = out.status
+
+    async def feed(self, chunk: bytes | Exception | None) -> bytes:
+        """What the client gets once the upstream has sent this. None: it ends; an error: it breaks off."""
+        if not self._is_read.is_set():
+            await self._until_read()
+        self._is_read.clear()
+        self._chunks.put_nowait(chunk)
+        await self._until_read()
+        out, self._out = self._out, b""
+        return out
+
+    async def _until_read(self) -> None:
+        reading = asyncio.ensure_future(self._is_read.wait())
+        async with asyncio.timeout(30):
+            await asyncio.wait({reading, self._answering}, return_when=asyncio.FIRST_COMPLETED)
+        reading.cancel()
+
+    async def finish(self) -> bytes:
+        out = await self.feed(None)
+        await self._answering
+        return out
+
+    async def hang_up(self) -> None:
+        self._answering.cancel()
+        await asyncio.wait({self._answering})
+        await self.runner.cut_off()
+        await self.runner.settle_handover(False)
+
+
 async def stream(graft: Graft, events: Sequence[Document], to: Target = STREAM, body: Document = ASKED) -> bytes:
-    capture = Capture(graft.grafter, await graft.exchange(body, to), kind(to))
-    out = capture.feed(framed(to, events)) + capture.finish()
-    capture.settle_handover(True)
+    fed = Stream(graft.grafter, await graft.exchange(body, to), kind(to))
+    out = await fed.feed(framed(to, events)) + await fed.finish()
+    await fed.runner.settle_handover()
     return out
 
 

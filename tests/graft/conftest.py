@@ -145,6 +145,14 @@ class Graft:
         assert outcome.exchange is not None
         return outcome.exchange
 
+    async def streamed_exchange(self, body: Document, to: Target) -> Exchange:
+        """As `exchange`, also for a request without grafted tools, whose turns are only noted."""
+        outcome = await self.request(body, to)
+        assert isinstance(outcome, Forward)
+        exchange = outcome.exchange or outcome.noted
+        assert exchange is not None
+        return exchange
+
     async def ask(
         self, contents: Sequence[Document], says: Document, *, session: str = "default", **body: Any
     ) -> Document:

@@ -1,27 +1,25 @@
 """Whoever does not have all of an answer may go on with any beginning of it, which is none of another chat's turns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, encode
 from addon.core.history.visible import PREFIXES
-from addon.graft.capture import Capture, note_answer
-from addon.graft.exchange import Forward
 from store.base import Store, StoreUnavailable
 from store.models import Turn
 from tests.contents import call, model, user
+from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer
 from tests.graft.test_notes import ARRAY, ASKED, SAID, STREAM, WRAPPED, Noted, body_of, expected, framed
 
-Ending = Callable[[Capture], object]
+Ending = Callable[[Stream], Awaitable[object]]
 ENDINGS: dict[str, Ending] = {
-    "the client hangs up": Capture.on_hangup,
-    "the client does not take it": lambda capture: capture.settle_handover(False),
-    "it cannot be read on": lambda capture: capture.fail("no gzip"),
-    "the proxy stops": Capture.stop,
-    "there is no finishReason": Capture.finish,
+    "the client hangs up": Stream.hang_up,
+    "it cannot be read on": lambda fed: fed.feed(httpx2.DecodingError("no gzip")),
+    "there is no finishReason": Stream.finish,
 }
 
 
@@ -30,12 +28,12 @@ def noted(store: Store, monkeypatch: pytest.MonkeyPatch) -> Noted:
     return Noted(store, monkeypatch)
 
 
-async def begun(graft: Graft, documents: Sequence[Document], to: Any = STREAM, **body: Any) -> Capture:
+async def begun(graft: Graft, documents: Sequence[Document], to: Any = STREAM, **body: Any) -> Stream:
     """A stream as far as these documents."""
-    exchange = await graft.exchange(body_of(to, {**ASKED, **body}), to)
-    capture = Capture(graft.grafter, exchange, JSON if to is ARRAY else EVENTS)
+    exchange = await graft.streamed_exchange(body_of(to, {**ASKED, **body}), to)
+    capture = Stream(graft.grafter, exchange, JSON if to is ARRAY else EVENTS)
     for chunk in [b"[", *map(encode, documents)] if to is ARRAY else framed(to, documents):
-        capture.feed(chunk)
+        await capture.feed(chunk)
     return capture
 
 
@@ -53,10 +51,10 @@ async def test_each_beginning_of_what_was_sent_is_noted(graft: Graft, noted: Not
     await graft.tools(WEATHER)
     capture = await begun(graft, SAID[:2], to)
     assert noted.notes == []
-    ending(capture)
+    await ending(capture)
     wanted = [await expected(graft, {"text": text}, to=to) for text in ("We", "Well,")]
     assert sorted(noted.notes) == sorted(wanted)
-    capture.settle_handover(False)
+    await capture.runner.settle_handover(False)
     assert len(noted.notes) == 2, "once"
 
 
@@ -69,7 +67,7 @@ async def test_a_chat_that_goes_on_with_a_beginning_is_not_given_the_calls_of_an
     own: dict[str, Any] = {"tools": [{"functionDeclarations": [{"name": "own"}]}]}
     says = [*[answer(text, finish=None) for text in ("Do", "ne", ".")][: length + 1], answer(call("own"), finish=None)]
     capture = await begun(graft, [*says, {"error": {"code": 503}}] if how == "error" else says, **own)
-    capture.finish() if how == "error" else capture.on_hangup()
+    await capture.finish() if how == "error" else await capture.hang_up()
     kept = model("Done."[: (2, 4, 5)[length]])
     for other in (kept, model(*kept["parts"], call("own"))):
         body: Document = {"contents": [user("hi"), other, user("?")], **own}
@@ -84,18 +82,18 @@ async def test_a_chat_that_goes_on_with_a_beginning_is_not_given_the_calls_of_an
 async def test_only_so_many_beginnings_are_noted_and_none_that_is_long(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
     words = [f"{number} " for number in range(2 * PREFIXES)]
-    (await begun(graft, [answer(word, finish=None) for word in words])).on_hangup()
+    await (await begun(graft, [answer(word, finish=None) for word in words])).hang_up()
     texts = ["".join(words[:count]) for count in [*range(1, PREFIXES + 1), len(words)]]
     assert own_keys(noted) == await own_of(graft, *texts)
     noted.notes.clear()
-    (await begun(graft, [answer(text, finish=None) for text in ("a", "b" * 70_000, "c", "d")])).on_hangup()
+    await (await begun(graft, [answer(text, finish=None) for text in ("a", "b" * 70_000, "c", "d")])).hang_up()
     assert own_keys(noted) == await own_of(graft, "a", "a" + "b" * 70_000 + "cd")
 
 
 async def test_the_same_holds_once_there_was_a_call(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
     words = [f"{number} " for number in range(2 * PREFIXES)]
-    (await begun(graft, [*[answer(word, finish=None) for word in words], answer(call(), finish=None)])).on_hangup()
+    await (await begun(graft, [*[answer(word, finish=None) for word in words], answer(call(), finish=None)])).hang_up()
     texts = ["".join(words[:count]) for count in [*range(1, PREFIXES + 1), len(words)]]
     assert own_keys(noted) == await own_of(graft, *texts)
 
@@ -105,7 +103,7 @@ async def test_thoughts_are_no_beginnings_and_candidates_have_their_own(graft: G
     thought = {"text": "Hm.", "thought": True}
     other = answer("No", finish=None)
     other["candidates"][0]["index"] = 1
-    (await begun(graft, [answer(thought, finish=None), answer("Yes", finish=None), other])).on_hangup()
+    await (await begun(graft, [answer(thought, finish=None), answer("Yes", finish=None), other])).hang_up()
     assert own_keys(noted) == await own_of(graft, "Yes", "No")
 
 
@@ -114,7 +112,7 @@ async def test_a_whole_turn_that_the_client_may_have_is_still_found(graft: Graft
     await graft.tools(WEATHER)
     says = [answer(text, finish=None) for text in ("Do", "ne.")]
     capture = await begun(graft, [*says, answer(call(), finish="STOP")])
-    capture.on_hangup()
+    await capture.hang_up()
     (turn,), (made,) = await graft.turns(), await graft.calls()
     await graft.store.answer("default", made.call_id, result={})
     assert call() in (await graft.contents([user("hi"), model(*turn.visible), user("?")]))[1]["parts"]
@@ -125,15 +123,15 @@ async def test_a_whole_turn_that_the_client_may_have_is_still_found(graft: Graft
 
 async def test_an_answer_of_one_document_has_no_beginnings(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED), JSON)
-    capture.feed(encode(answer("Done."))[:-10])
-    capture.on_hangup()
+    capture = Stream(graft.grafter, await graft.exchange(ASKED), JSON)
+    await capture.feed(encode(answer("Done."))[:-10])
+    await capture.hang_up()
     assert noted.notes == []
 
 
 async def test_nothing_is_noted_of_a_session_that_hides_nothing(graft: Graft, noted: Noted) -> None:
     await graft.tools(client_tools="keep")
-    (await begun(graft, SAID[:2])).on_hangup()
+    await (await begun(graft, SAID[:2])).hang_up()
     assert noted.notes == []
 
 
@@ -142,12 +140,8 @@ async def test_beginnings_of_an_answer_that_is_not_grafted_are_noted_as_well(
     graft: Graft, noted: Noted, to: Any
 ) -> None:
     await graft.tools(WEATHER)
-    outcome = await graft.request({**ASKED, "generationConfig": {"responseMimeType": "application/json"}}, to)
-    assert isinstance(outcome, Forward)
-    assert outcome.noted is not None
-    whole = b"".join(framed(to, SAID))
-    cut = whole[: whole.index(b"no.") - 5]
-    await note_answer(graft.grafter, outcome.noted, JSON if to is ARRAY else EVENTS, cut, whole=False)
+    capture = await begun(graft, SAID[:2], to, generationConfig={"responseMimeType": "application/json"})
+    await capture.hang_up()
     assert own_keys(noted) == await own_of(graft, "We", "Well,")
 
 

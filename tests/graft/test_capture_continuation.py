@@ -1,13 +1,16 @@
 """Answers that come in several requests, by a continuationToken."""
 
-from typing import Any
-
 import pytest
 
-from addon.core.framing.documents import Document
-from addon.graft.capture import Capture
 from tests.contents import call, model, user
-from tests.graft.captures import ASKED, ID, PLACEHOLDER, STREAM, framed, kind, paused, read, streamed, texts, whole
+from tests.graft.captures import (
+    ASKED,
+    ID,
+    PLACEHOLDER,
+    paused,
+    texts,
+    whole,
+)
 from tests.graft.conftest import WEATHER, Graft, answer
 
 pytestmark = pytest.mark.usefixtures("counted_ids")
@@ -38,20 +41,6 @@ async def test_a_continuation_of_another_session_is_none_of_ours(graft: Graft) -
     exchange = await graft.exchange({**ASKED, "continuationToken": "t1"}, session="other")
     assert exchange.resumes is None
     assert (await graft.exchange({**ASKED, "continuationToken": "t1"})).resumes is not None
-
-
-async def test_a_stream_can_pause_and_go_on(graft: Graft) -> None:
-    await graft.tools(WEATHER)
-    answered = await streamed(graft, [answer("a", finish=None), paused(call())])
-    assert "completed" not in texts(answered)
-    then = await streamed(graft, [answer("b", finish=None), answer("")], continuationToken="t1")
-    assert texts(then) == f"b\n\n{PLACEHOLDER}"
-
-
-def checkpoint(*model_parts: Any, token: str) -> Document:
-    says = answer(*model_parts, finish=None)
-    says["candidates"][0]["continuationToken"] = token
-    return says
 
 
 @pytest.mark.parametrize("token", ["+/A=", "-_A=", "-_A"])
@@ -85,19 +74,3 @@ async def test_a_step_that_has_used_its_budget_ends_with_its_placeholder_and_wit
     assert answered["candidates"][0]["finishReason"] == "STOP"
     assert "continuationToken" not in answered["candidates"][0]
     assert (await graft.exchange({**ASKED, "continuationToken": "t1"})).resumes is None
-
-
-async def test_a_stream_that_breaks_off_goes_on_from_its_checkpoint(graft: Graft) -> None:
-    await graft.tools(WEATHER)
-    exchange = await graft.exchange(ASKED, STREAM)
-    capture = Capture(graft.grafter, exchange, kind(STREAM))
-    events = [answer("a ", finish=None), checkpoint("b ", call(args={"n": 1}), token="t1"), answer("lost", finish=None)]
-    answered = read(STREAM, capture.feed(framed(STREAM, events)))
-    assert "t1" in str(answered)
-    capture.on_hangup()
-    then = await streamed(graft, [answer("c", call(args={"n": 2}), finish=None), answer("")], continuationToken="t1")
-    assert texts(then) == f"c\n\nTool call completed: get_weather, get_weather [{ID}]"
-    for stored in await graft.calls():
-        await graft.store.answer(stored.session, stored.call_id, result=1)
-    out = await graft.contents([user("hi"), model("a b ", texts(then)), user("?")])
-    assert out[1] == model("a b ", call(args={"n": 1}), "c", call(args={"n": 2}))

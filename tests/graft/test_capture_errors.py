@@ -21,6 +21,7 @@ from tests.graft.captures import (
     OWN,
     PLACEHOLDER,
     STREAM,
+    Stream,
     framed,
     kind,
     paused,
@@ -59,9 +60,9 @@ async def test_an_error_outside_the_envelope_cuts_the_stream_too(graft: Graft, e
     await graft.tools(WEATHER)
     to = target(Operation.STREAM, Framing.SSE, surface="codeassist")
     exchange = await graft.exchange({"model": "gemini-3-flash", "request": ASKED}, to)
-    capture = Capture(graft.grafter, exchange, EVENTS)
+    capture = Stream(graft.grafter, exchange, EVENTS)
     end = sse.encode(encode(error))
-    assert capture.feed(framed(to, [answer(call(), finish=None)]) + end) + capture.finish() == end
+    assert await capture.feed(framed(to, [answer(call(), finish=None)]) + end) + await capture.finish() == end
     assert not (await graft.turns())[0].delivered
 
 
@@ -81,13 +82,13 @@ async def test_a_mistake_ends_a_stream_with_an_error_and_leaks_no_call(
     graft: Graft, monkeypatch: pytest.MonkeyPatch, to: Target, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to))
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, to), kind(to))
     if where == "decoder":
-        mistaken(monkeypatch, "feed", type(capture.machine.reading.decoder))
+        mistaken(monkeypatch, "feed", type(capture.runner.machine.reading.decoder))
     else:
         mistaken(monkeypatch, where)
     data = framed(to, [answer(call(), finish=None)])
-    out = b"".join([capture.feed(data[:20]), capture.feed(data[20:]), capture.finish(), capture.feed(data)])
+    out = b"".join([await capture.feed(piece) for piece in (data[:20], data[20:], None, data)])
     assert b"functionCall" not in out
     assert out.count(b'"INTERNAL"') == 1
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1

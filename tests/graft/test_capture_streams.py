@@ -10,7 +10,6 @@ import pytest
 from addon.core.framing.documents import Document
 from addon.core.framing.json_array import ArrayDecoder
 from addon.graft import journal, reading
-from addon.graft.capture import Capture
 from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url
 from tests.contents import call, model, user
@@ -23,6 +22,7 @@ from tests.graft.captures import (
     PIECES,
     PLACEHOLDER,
     STREAM,
+    Stream,
     framed,
     kind,
     parts,
@@ -42,8 +42,8 @@ async def test_events_without_a_call_are_forwarded_byte_for_byte(graft: Graft, t
     body = framed(to, [answer("a", finish=None), answer("b", usageMetadata={"n": 1})]).replace(b":", b" : ", 1)
     if to.framing is Framing.SSE:
         body = b"data:" + body.removeprefix(b"data :").replace(b"\r\n\r\n", b"\n\n", 1)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, to), kind(to))
-    assert capture.feed(body) + capture.finish() == body
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, to), kind(to))
+    assert await capture.feed(body) + await capture.finish() == body
 
 
 @FRAMINGS
@@ -89,18 +89,18 @@ async def test_a_stream_that_ends_cleanly_without_a_finish_reason_gets_an_event_
 
 async def test_a_stream_that_is_cut_stays_cut_and_its_calls_are_stored(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     first = framed(STREAM, [answer("a", finish=None)])
-    assert capture.feed(first + framed(STREAM, [answer(call(), finish=None)]) + b"data: {") == first
+    assert await capture.feed(first + framed(STREAM, [answer(call(), finish=None)]) + b"data: {") == first
     assert [c.name for c in await graft.calls()] == ["get_weather"]
     assert not (await graft.turns())[0].delivered
 
 
 async def test_calls_are_in_the_store_before_their_event_is_given_back(graft: Graft) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     for n in (1, 2):
-        capture.feed(framed(STREAM, [answer(call(args={"n": n}), finish=None)]))
+        await capture.feed(framed(STREAM, [answer(call(args={"n": n}), finish=None)]))
         assert len(await graft.calls()) == n
 
 
@@ -119,26 +119,26 @@ async def test_an_array_stays_an_array_whichever_element_is_dropped(graft: Graft
 async def test_an_array_is_closed_once_however_the_upstream_ends_it(graft: Graft, shows: bool, end: bytes) -> None:
     await graft.tools(WEATHER)
     events = [*([answer("before", finish=None)] if shows else []), answer(call(), finish="STOP")]
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, ARRAY), JSON)
-    out = capture.feed(framed(ARRAY, events).removesuffix(b"\n]") + end) + capture.finish()
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, ARRAY), JSON)
+    out = await capture.feed(framed(ARRAY, events).removesuffix(b"\n]") + end) + await capture.finish()
     assert texts(read(ARRAY, out)).startswith("before" if shows else "Tool call")
 
 
 @pytest.mark.parametrize("body", [b"[]", b" [ ] ", b"", b'{"error":{"code":503}}', b"[\n]", b"nonsense"])
 async def test_an_array_that_holds_nothing_goes_on_as_it_came(graft: Graft, body: bytes) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, ARRAY), JSON)
-    assert capture.feed(body) + capture.finish() == body
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, ARRAY), JSON)
+    assert await capture.feed(body) + await capture.finish() == body
 
 
 async def test_an_error_in_a_stream_goes_on_as_it_came(graft: Graft) -> None:
     await graft.tools(WEATHER)
     error = b'{\n  "error": {\n    "code": 400\n  }\n}\n'
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
-    assert capture.feed(error) + capture.finish() == error
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    assert await capture.feed(error) + await capture.finish() == error
     after = framed(STREAM, [answer(call(), finish=None)]) + b'data: {"error":{}}\r\n\r\n'
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
-    assert capture.feed(after) == b'data: {"error":{}}\r\n\r\n'
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    assert await capture.feed(after) == b'data: {"error":{}}\r\n\r\n'
 
 
 async def test_a_mixed_stream_gives_the_client_its_own_calls_and_a_finish_with_a_part(graft: Graft) -> None:
@@ -253,8 +253,8 @@ async def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         monkeypatch.setattr(reading, "new_call_id", lambda: f"call_{next(calls)}")
         await store.delete_session("default")
         await graft.tools(WEATHER, SEARCH, **policy)
-        capture = Capture(graft.grafter, await graft.exchange(ASKED | {"tools": [OWN]}, to), kind(to))
-        out = b"".join([capture.feed(chunk) for chunk in chunks]) + capture.finish()
+        capture = Stream(graft.grafter, await graft.exchange(ASKED | {"tools": [OWN]}, to), kind(to))
+        out = b"".join([await capture.feed(chunk) for chunk in chunks]) + await capture.finish()
         return out, (await graft.turns(), await graft.calls())
 
     yield run

@@ -11,7 +11,7 @@ from addon.graft.exchange import Reply
 from addon.surfaces.base import Framing, Operation, Target
 from store.models import Status
 from tests.contents import call
-from tests.graft.captures import ARRAY, ASKED, FRAMINGS, ID, PLACEHOLDER, framed, kind, read
+from tests.graft.captures import ARRAY, ASKED, FRAMINGS, ID, PLACEHOLDER, Stream, framed, kind, read
 from tests.graft.conftest import JSON, WEATHER, Graft, answer, target
 
 pytestmark = pytest.mark.usefixtures("counted_ids")
@@ -27,10 +27,10 @@ ANSWERS = {
 }
 
 
-async def begun(graft: Graft, to: Target, **tools: Any) -> Capture:
+async def begun(graft: Graft, to: Target, **tools: Any) -> Stream:
     await graft.tools(WEATHER, **tools)
     body = {"model": "gemini-3-flash", "request": ASKED} if to.response_path else ASKED
-    return Capture(graft.grafter, await graft.exchange(body, to), kind(to), ends_with_connection=True)
+    return Stream(graft.grafter, await graft.exchange(body, to), kind(to), ends_with_connection=True)
 
 
 @FRAMINGS
@@ -40,8 +40,8 @@ async def test_a_stream_is_whole_or_ends_with_an_error(events: list[Document], t
     expected = None
     for size in range(len(data), 0, -3):
         capture = await begun(graft, to)
-        out = capture.feed(data[:size]) + capture.finish()
-        capture.settle_handover(True)
+        out = await capture.feed(data[:size]) + await capture.finish()
+        await capture.runner.settle_handover(True)
         try:
             documents = read(to, _TURN_ID.sub(ID.encode(), out))
         except (Malformed, AssertionError):
@@ -59,7 +59,7 @@ async def test_a_stream_is_whole_or_ends_with_an_error(events: list[Document], t
 
 async def test_the_calls_of_a_stream_that_was_cut_off_are_stored_and_there_is_no_placeholder(graft: Graft) -> None:
     capture = await begun(graft, CODE_ASSIST)
-    out = capture.feed(framed(CODE_ASSIST, [answer(call(), finish=None)])) + capture.finish()
+    out = await capture.feed(framed(CODE_ASSIST, [answer(call(), finish=None)])) + await capture.finish()
     assert b"the connection to the model ended" in out
     assert b"Tool call completed" not in out
     assert [one.status for one in await graft.calls()] == [Status.PENDING]
@@ -70,7 +70,7 @@ async def test_the_calls_of_a_stream_that_was_cut_off_are_stored_and_there_is_no
 async def test_an_end_of_another_kind_is_an_end(last: Document, to: Target, graft: Graft) -> None:
     capture = await begun(graft, to)
     data = framed(to, [last])
-    assert capture.feed(data) + capture.finish() == data
+    assert await capture.feed(data) + await capture.finish() == data
 
 
 @pytest.mark.parametrize("document", [answer("a"), answer(call()), answer("a", finish=None)], ids=str)
@@ -89,14 +89,14 @@ async def test_json_is_whole_or_an_error(document: Document, graft: Graft) -> No
 async def test_an_array_that_is_closed_is_whole(graft: Graft) -> None:
     capture = await begun(graft, ARRAY)
     data = framed(ARRAY, [answer("a", finish=None)])
-    assert capture.feed(data) + capture.finish() == data
+    assert await capture.feed(data) + await capture.finish() == data
 
 
 @FRAMINGS
 async def test_passthrough_tells_of_it_as_well(to: Target, graft: Graft) -> None:
     capture = await begun(graft, to, delivery="passthrough")
     event = answer("a", call(), finish=None)
-    out = capture.feed(framed(to, [event]).removesuffix(b"\n]")) + capture.finish()
+    out = await capture.feed(framed(to, [event]).removesuffix(b"\n]")) + await capture.finish()
     first, last = read(to, out)
     assert first == event
     assert "error" in last

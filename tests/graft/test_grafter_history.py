@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.graft.capture import Capture
 from store.base import Store
 from tests.contents import call, model, response, user
+from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, SEARCH, WEATHER, Graft, answer
 from tests.graft.grafter_requests import OWN, STREAM, answer_all
 
@@ -105,8 +105,8 @@ async def test_the_newest_completely_delivered_of_regenerated_answers_wins(graft
     await graft.tools(WEATHER, client_tools="keep")
     for n in (1, 2):
         await graft.ask([user("hi")], answer(call("own"), call(signature=f"sig{n}")), tools=[OWN])
-    cut = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")], "tools": [OWN]}, STREAM), EVENTS)
-    cut.feed(b"data: " + encode(answer(call("own"), call(signature="sig3"))) + b"\r\n\r\n")
+    cut = Stream(graft.grafter, await graft.exchange({"contents": [user("hi")], "tools": [OWN]}, STREAM), EVENTS)
+    await cut.feed(b"data: " + encode(answer(call("own"), call(signature="sig3"))) + b"\r\n\r\n")
     out = await graft.contents([user("hi"), model(call("own")), user(response("own"))])
     assert out[1] == model(call("own"), call(signature="sig2"))
 

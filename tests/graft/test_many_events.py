@@ -14,10 +14,10 @@ from addon.core.framing.documents import Document, encode
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame
 from addon.core.tools.tool_plan import Toolbox
-from addon.graft.capture import Capture
 from addon.graft.effects import Effect, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine
+from addon.graft.owners import ByHand
 from addon.settings import Settings
 from addon.surfaces import match
 from addon.surfaces.base import Framing
@@ -166,13 +166,20 @@ def content_type(name: str) -> str:
 
 @pytest.mark.parametrize("what", ["text", "text, call, text"])
 @pytest.mark.parametrize("name", NATIVE)
-async def test_of_an_answer_that_mitmproxy_holds(graft: Graft, name: str, what: str) -> None:
+async def test_of_an_answer_without_a_loop(graft: Graft, name: str, what: str) -> None:
     await graft.tools(WEATHER)
 
     async def work(count: int) -> Work:
-        work, capture = Work(), Capture(graft.grafter, await exchange_of(graft, name), content_type(name))
-        work.measure(MODELS[name](what, count), capture.feed)
-        capture.finish()
+        work, store = Work(), MemoryStore()
+        machine = AnswerMachine(await exchange_of(graft, name), Settings(), store.clock, ByHand(store))
+
+        def feed(data: bytes) -> None:
+            if not machine.passes(data) and not isinstance(effects := machine.feed(data), bytes):
+                assert list(effects)
+
+        machine.begin(content_type(name))
+        work.measure(MODELS[name](what, count), feed)
+        assert list(machine.finish())
         return work
 
     await work(2)  # what is done only once is done

@@ -17,6 +17,7 @@ from addon.surfaces import match_path
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from tests.contents import call, model, response, user
+from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
 
 STREAM = target(Operation.STREAM, Framing.SSE)
@@ -67,16 +68,16 @@ SAID = [answer("We", finish=None), answer("ll, ", finish=None), answer("no.")]
 @pytest.mark.parametrize("to", [STREAM, ARRAY, WRAPPED], ids=["events", "array", "envelope"])
 async def test_a_stream_is_noted_before_its_end_goes_out(graft: Graft, noted: Noted, to: Target) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(
+    capture = Stream(
         graft.grafter, await graft.exchange(body_of(to), to), EVENTS if to.framing is Framing.SSE else JSON
     )
     *begun, end = framed(to, SAID)
     for chunk in begun:
-        capture.feed(chunk)
+        await capture.feed(chunk)
     assert noted.notes == []
-    capture.feed(end)
+    await capture.feed(end)
     assert noted.notes == [await expected(graft, {"text": "Well, no."}, to=to)]
-    capture.finish()
+    await capture.finish()
     assert len(noted.notes) == 1
 
 
@@ -84,27 +85,27 @@ async def test_a_stream_is_noted_wherever_it_is_cut_up(graft: Graft, noted: Note
     await graft.tools(WEATHER)
     data = b"".join(framed(STREAM, SAID))
     for size in (1, 7, 100):
-        capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
-        out = [capture.feed(data[at : at + size]) for at in range(0, len(data), size)]
-        assert b"".join([*out, capture.finish()]) == data
+        capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+        out = [await capture.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert b"".join([*out, await capture.finish()]) == data
     assert noted.notes == [await expected(graft, {"text": "Well, no."})] * 3
 
 
 async def test_parts_after_a_finish_reason_are_noted_too(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     for chunk in framed(STREAM, [answer("a"), answer("b"), answer("c", finish=None)]):
-        capture.feed(chunk)
-    capture.finish()
+        await capture.feed(chunk)
+    await capture.finish()
     assert noted.notes == [await expected(graft, {"text": text}) for text in ("a", "abc")]
 
 
 async def test_a_stream_that_ends_without_a_finish_reason_is_noted(graft: Graft, noted: Noted) -> None:
     await graft.tools(WEATHER)
-    capture = Capture(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
+    capture = Stream(graft.grafter, await graft.exchange(ASKED, STREAM), EVENTS)
     for chunk in framed(STREAM, SAID[:2]):
-        capture.feed(chunk)
-    capture.finish()
+        await capture.feed(chunk)
+    await capture.finish()
     assert noted.notes[0] == await expected(graft, {"text": "Well,"})
 
 

@@ -3,6 +3,7 @@
 The only module of the tests that uses mitmproxy's own test helpers, which promise no stable interface.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,6 @@ from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.mitmproxy_patches import choose_destination, on_handover
 from addon.hooks.routing import Routing
-from addon.hooks.streams import start
 from addon.loop.server import LoopAnswer
 from store.base import Store
 from store.models import Toolset
@@ -114,8 +114,7 @@ class Hooks:
         if not replayed:
             response.data.content = None
         await self.call("responseheaders", flow)
-        stream = response.stream
-        if stream and start(flow) and callable(stream := response.stream):
+        if callable(stream := flow.response.stream):
             out: list[bytes] = []
             for piece in [*(pieces or [body]), b""]:
                 given = stream(piece)
@@ -123,11 +122,11 @@ class Hooks:
                 assert all(given), "an empty chunk ends a chunked body"
                 out += given
             await self.call("response", flow)
-            _hand_over(flow)
+            await _hand_over(flow)
             return b"".join(out)
-        response.data.content = body
+        flow.response.data.content = body
         await self.call("response", flow)
-        _hand_over(flow)
+        await _hand_over(flow)
         return bytes(flow.response.raw_content or b"")
 
     async def done(self) -> None:
@@ -137,9 +136,10 @@ class Hooks:
         await self.call("done")
 
 
-def _hand_over(flow: http.HTTPFlow) -> None:
+async def _hand_over(flow: http.HTTPFlow) -> None:
     if (settle := on_handover.pop(flow)) is not None:
         settle(True)
+        await asyncio.sleep(0)  # a task of its own notes it, in one step in these stores
 
 
 def request(

@@ -202,6 +202,10 @@ async def test_an_answer_without_a_length_is_not_whole_because_its_connection_ha
         await proxied.tools("get_weather")
         for path, kind, body in cases:
             breaking.written = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n\r\n%b" % (kind, body)
+            if tls is not None and STREAM in path:
+                with pytest.raises(httpx2.RemoteProtocolError):  # TLS tells of the cut, and the client learns it so
+                    await ask(proxied, path, client)
+                continue
             answer = await ask(proxied, path, client)
             assert "the connection to the model ended before the answer did" in answer.text
             assert "Tool call completed" not in answer.text

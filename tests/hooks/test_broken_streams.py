@@ -1,7 +1,7 @@
 """Streams that end too early: what their clients may have kept is noted. Over real connections."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,9 @@ import httpx2
 import pytest
 from mitmproxy import http
 
-from addon.hooks.streams import start
 from tests.databases import notes_in
-from tests.hooks.harness import Hooks, request, response
 from tests.hooks.proxied import Proxied, serving
-from tests.hooks.test_grafting import ASKED, STREAM, event
+from tests.hooks.test_grafting import event
 from tests.hooks.test_untouched_streams import ASKED as DOCUMENT
 from tests.hooks.test_untouched_streams import DEVELOPER, LAST, Slow
 
@@ -57,35 +55,6 @@ async def test_the_client_s_part_of_the_answer_is_noted(
         while not notes_in(store):  # noqa: ASYNC110 - mitmproxy tells nobody
             await asyncio.sleep(0.01)
         slow.go.set()
-
-
-@pytest.mark.parametrize("body", [ASKED, ASKED[:-1] + b',"cachedContent":"cachedContents/1"}'], ids=BODIES)
-async def test_the_end_of_the_process_ends_them(body: bytes, hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing goes out that is not noted."""
-    notes: list[bytes] = []
-    save_plain = hooks.store.save_plain
-
-    async def noting(session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
-        notes.append(keys[0])
-        await save_plain(session, keys, chain)
-
-    monkeypatch.setattr(hooks.store, "save_plain", noting)
-    flow = await hooks.ask(request(STREAM, body))
-    flow.response = answer = response(b"", "text/event-stream")
-    answer.data.content = None
-    await hooks.call("responseheaders", flow)
-    assert start(flow)
-    stage: Any = answer.stream
-    assert b"".join(stage(event({"text": "Do"}) + event({"text": "ne."}))).count(b"text") == 2
-    assert notes == []
-    await hooks.done()
-    assert len(notes) == 2
-    last = b"".join(stage(event({"text": " More."}, finishReason="STOP")))
-    assert b"More" not in last
-    if body is ASKED:
-        assert b"the proxy is ending" in last
-    assert b"".join(stage(b"")) == b""
-    assert len(notes) == 2
 
 
 class _SlowAtErrors:

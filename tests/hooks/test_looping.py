@@ -43,9 +43,10 @@ class Noted(LoopServer):
         super().__init__()
         self.begun: list[Runner] = []
 
-    def answer(self, runner: Runner, *conditions: Callable[[], bool]) -> LoopAnswer:
+    def answer(self, runner: Runner, *conditions: Callable[[], bool], keeps: bool = False) -> LoopAnswer:
         self.begun.append(runner)
-        return LoopAnswer()
+        self.last = LoopAnswer(keeps=keeps)
+        return self.last
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,8 @@ class Noted(LoopServer):
         (PATH, BODY, {"delivery": "loop"}, True),
         (PATH, BODY, {"delivery": "placeholder"}, False),
         (PATH, BODY, {"delivery": "passthrough"}, False),
+        (STREAM, BODY, {"delivery": "placeholder"}, True),
+        (STREAM, BODY, {"delivery": "passthrough"}, True),
         (PATH.replace("generateContent", "countTokens"), BODY, {}, False),
         ("/v1beta/cachedContents", b'{"model":"models/gemini-3-flash-preview",' + BODY[1:], {}, False),
         (PATH, BODY[:-1] + b',"generationConfig":{"responseMimeType":"application/json"}}', {}, False),
@@ -68,6 +71,8 @@ class Noted(LoopServer):
         "loop",
         "placeholder",
         "passthrough",
+        "a placeholder in a stream",
+        "passthrough in a stream",
         "countTokens",
         "cachedContents",
         "output in JSON",
@@ -75,7 +80,7 @@ class Noted(LoopServer):
         "not understood",
     ],
 )
-async def test_requests_that_may_lead_to_calls_of_the_proxy_go_to_a_loop(
+async def test_streams_and_requests_that_may_lead_to_calls_of_the_proxy_go_to_a_loop(
     looping: Hooks, path: str, body: bytes, policy: dict[str, str], diverted: bool
 ) -> None:
     await looping.store.put_policy("default", Policy.model_validate(policy))
@@ -83,12 +88,16 @@ async def test_requests_that_may_lead_to_calls_of_the_proxy_go_to_a_loop(
     assert bool(runners(looping)) is diverted
 
 
+def loops(hooks: Hooks) -> Noted:
+    assert hooks.lifecycle.runtime is not None
+    found = hooks.lifecycle.runtime.loops
+    assert isinstance(found, Noted)
+    return found
+
+
 def runners(hooks: Hooks) -> list[Runner]:
     """The loops that were begun, none of which runs."""
-    assert hooks.lifecycle.runtime is not None
-    loops = hooks.lifecycle.runtime.loops
-    assert isinstance(loops, Noted)
-    return loops.begun
+    return loops(hooks).begun
 
 
 async def begun(hooks: Hooks, flow: http.HTTPFlow) -> http.HTTPFlow:
@@ -125,9 +134,13 @@ async def test_a_flow_shows_what_the_client_sent_while_its_loop_runs(looping: Ho
     assert flow.request.content == BODY
     assert flow.request.headers["content-length"] == str(len(BODY))
     assert flow.server_conn.address == (GOOGLE, 443)
-    events = response(b"data: {}\r\n\r\n", "text/event-stream")
-    assert await looping.answer(flow, events, [b"data: ", b"{}\r\n\r\n"]) == b"data: {}\r\n\r\n"
-    assert flow.response is not None
+    flow.response = response(b"", "text/event-stream")
+    flow.response.data.content = None
+    await looping.call("responseheaders", flow)
+    assert flow.response.stream is True
+    for piece in (b"data: ", b"{}\r\n\r\n"):
+        await loops(looping).last.put(piece)
+    await looping.call("response", flow)
     assert flow.response.content == b"data: {}\r\n\r\n"
 
 

@@ -15,7 +15,6 @@ REPLACED = [
     "mitmproxy.proxy.layers.http.HttpStream handle_protocol_error",
     "mitmproxy.proxy.layers.http.HttpStream make_server_connection",
     "mitmproxy.proxy.layers.http.HttpStream send_response",
-    "mitmproxy.proxy.layers.http.HttpStream start_response_stream",
     "mitmproxy.proxy.layers.websocket.Fragmentizer FRAGMENT_SIZE",  # which mitmproxy documents as to be set
     "mitmproxy.proxy.layers.websocket.WebsocketLayer relay_messages",
     "mitmproxy.proxy.server.ConnectionHandler wakeup",

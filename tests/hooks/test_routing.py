@@ -9,7 +9,6 @@ import pytest
 from mitmproxy import http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from addon.hooks.streams import is_stopped
 from tests.hooks.harness import GOOGLE, LOCAL, PATH, Hooks, request
 
 Make = Callable[..., Hooks]
@@ -44,14 +43,6 @@ async def test_a_surface_is_found_by_host_or_in_reverse_mode_by_path(
     flow = await hooks.ask(request(url, mode=mode))
     assert hooks.route(flow) == expected
     assert flow.response is None
-
-
-async def test_a_replayed_flow_begins_anew_if_its_first_answer_was_stopped(hooks: Hooks) -> None:
-    flow = request()
-    flow.is_replay = "request"
-    is_stopped[flow] = True
-    await hooks.ask(flow)
-    assert flow not in is_stopped
 
 
 async def test_only_what_is_posted_is_a_surfaces(make: Make) -> None:

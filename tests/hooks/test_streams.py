@@ -1,33 +1,16 @@
-"""The stages of a streamed answer, and the answers that must not stream."""
+"""Answers that must not stream."""
 
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable
 
 import pytest
 from mitmproxy import http
 from mitmproxy.addons.modifybody import ModifyBody
+from mitmproxy.io import FlowReader, FlowWriter
 from mitmproxy.test import taddons, tflow
 
-from addon.hooks.streams import comes_whole, ended_whole, receive_whole, run_later_stages, start, stream_through
+from addon.hooks.streams import comes_whole, pass_whole, receive_whole
 from addon.settings import Settings
-
-
-class Marks:
-    """Appends its mark to each piece, and a capital mark at the end."""
-
-    def __init__(self, mark: bytes) -> None:
-        self.mark = mark
-
-    def __call__(self, data: bytes) -> bytes:
-        return data + self.mark if data else self.mark.upper()
-
-
-def generous(data: bytes) -> Iterable[bytes]:
-    """Gives pieces of one byte."""
-    return [data[n : n + 1] for n in range(len(data))]
-
-
-def silent(data: bytes) -> list[bytes]:
-    return []
 
 
 def flow_of(stream: "Stage | bool" = False, body: bytes | None = None) -> http.HTTPFlow:
@@ -39,52 +22,16 @@ def flow_of(stream: "Stage | bool" = False, body: bytes | None = None) -> http.H
     return flow
 
 
-def streamed(flow: http.HTTPFlow, *pieces: bytes) -> bytes:
-    assert start(flow)
-    assert flow.response is not None
-    stream = flow.response.stream
-    assert callable(stream)
-    given = [stream(piece) for piece in (*pieces, b"")]
-    return b"".join(one if isinstance(one, bytes) else b"".join(one) for one in given)
+type Stage = Callable[[bytes], bytes | list[bytes]]
 
 
-type Stage = Callable[[bytes], bytes | Iterable[bytes]]
+def marks(data: bytes) -> bytes:
+    return data + b"e" if data else b"E"
 
 
-@pytest.mark.parametrize(
-    ("early", "late", "last", "expected"),
-    [
-        (False, None, False, b"aoboO"),
-        (True, None, False, b"aoboO"),
-        (Marks(b"e"), None, False, b"aeobeoEoO"),
-        (False, Marks(b"l"), False, b"aolbolOlL"),
-        (Marks(b"e"), Marks(b"l"), False, b"aeolbeolEoOlL"),
-        (Marks(b"e"), Marks(b"l"), True, b"aelobeloElLoO"),
-        (False, True, False, b"aoboO"),
-        (generous, generous, False, b"aoboO"),
-        (silent, None, False, b"O"),
-        (False, silent, False, b""),
-    ],
-)
-def test_an_answer_goes_through_the_scripts_stages_and_the_addons_own(
-    early: Stage | bool, late: Stage | bool | None, last: bool, expected: bytes
-) -> None:
-    flow = flow_of(early)
-    stream_through(flow, Marks(b"o"), last=last)
-    assert flow.response is not None
-    if late is not None:
-        flow.response.stream = late
-    assert streamed(flow, b"a", b"b") == expected
-    assert not ended_whole(flow)
-
-
-def test_work_before_a_stream_is_done_when_it_begins() -> None:
-    begun: list[http.HTTPFlow] = []
-    flow = flow_of()
-    stream_through(flow, Marks(b"o"), begun.append)
-    assert begun == []
-    streamed(flow, b"a")
-    assert begun == [flow]
+def later(data: bytes) -> list[bytes]:
+    """Gives pieces of one byte."""
+    return [*(data[n : n + 1] for n in range(len(data))), b"l"]
 
 
 @pytest.mark.parametrize(
@@ -92,62 +39,59 @@ def test_work_before_a_stream_is_done_when_it_begins() -> None:
     [
         (False, None, b"a"),
         (True, True, b"a"),
-        (Marks(b"e"), None, b"aeE"),
-        (False, Marks(b"l"), b"alL"),
-        (Marks(b"e"), Marks(b"l"), b"aeElL"),
+        (marks, None, b"aeE"),
+        (False, later, b"all"),
+        (marks, later, b"all"),
+        (marks, False, b"a"),
     ],
 )
-def test_an_answer_that_has_to_come_whole_goes_through_them_whole(
+def test_the_last_callable_of_a_script_gets_the_whole_answer(
     early: Stage | bool, late: Stage | bool | None, expected: bytes
 ) -> None:
     flow = flow_of(early)
     receive_whole(flow)
     assert flow.response is not None
-    assert flow.response.stream is False
     if late is not None:
         flow.response.stream = late
-        assert not start(flow), "whatever is wanted"
+    assert flow.response.stream is False, "whatever is wanted"
     flow.response.data.content = b"a"
-    assert ended_whole(flow)
-    run_later_stages(flow)
+    pass_whole(flow)
+    pass_whole(flow)
     assert flow.response.data.content == expected
     if expected != b"a":
         assert flow.response.headers["content-length"] == str(len(expected))
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_a_callable_that_fails_shows_nothing(early: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callable_that_fails_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def fails(data: bytes) -> bytes:
         raise ValueError("on purpose")
 
-    flow = flow_of(fails if early else False)
+    flow = flow_of(fails)
     receive_whole(flow)
     assert flow.response is not None
-    if not early:
-        flow.response.stream = fails
     flow.response.data.content = b"a secret"
-    assert ended_whole(flow)
-    run_later_stages(flow)
+    pass_whole(flow)
     assert (flow.response.status_code, flow.response.content) == (502, b"")
     assert "on purpose" in caplog.text
 
 
-def test_a_script_may_have_an_answer_whole_that_would_stream() -> None:
+def test_copies_and_files_hold_a_response_of_mitmproxy_s_own() -> None:
     flow = flow_of()
-    stream_through(flow, Marks(b"o"))
+    receive_whole(flow)
     assert flow.response is not None
-    flow.response.stream = False
     flow.response.data.content = b"a"
-    assert ended_whole(flow)
-    run_later_stages(flow)
-    assert flow.response.data.content == b"a", "the addon takes it in its own way"
-
-
-def test_flows_of_others_stream_as_they_would() -> None:
-    flow = flow_of(mine := Marks(b"x"))
-    assert start(flow)
-    assert flow.response is not None
-    assert flow.response.stream is mine
+    file = io.BytesIO()
+    FlowWriter(file).add(flow)
+    file.seek(0)
+    (read,) = FlowReader(file).stream()
+    flow.backup()
+    flow.response.content = b"changed"
+    copy = flow.copy()
+    flow.revert()
+    for one, content in ((copy, b"changed"), (flow, b"a"), (read, b"a")):
+        assert isinstance(one, http.HTTPFlow)
+        assert type(one.response) is http.Response
+        assert (one.response.content, one.response.stream) == (content, False)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from addon.surfaces.base import Framing
 from store.backends._states import WORKER_LOST
 from store.models import Call, Executor, Status, ToolRules
 from tests.contents import user
+from tests.graft.captures import Stream
 from tests.loop.calling import PLACE
 from tests.loop.conftest import Proxy, call, says
 
@@ -175,13 +176,13 @@ async def test_a_repeated_call_waits_as_long_as_the_one_it_repeats(proxy: Proxy)
     for ends in (False, True):
         forward = await proxy.forwarded({"contents": [user("x")]}, target)
         assert forward.exchange is not None
-        capture = Capture(proxy.grafter, forward.exchange, "text/event-stream")
+        capture = Stream(proxy.grafter, forward.exchange, "text/event-stream")
         finish = {"finish": "STOP"} if ends else {}
-        capture.feed(b"data: " + encode(says(to("manual"), to("first"), **finish)) + b"\r\n\r\n")
+        await capture.feed(b"data: " + encode(says(to("manual"), to("first"), **finish)) + b"\r\n\r\n")
         if ends:
-            capture.finish()
+            await capture.finish()
         else:
-            capture.on_hangup()
+            await capture.hang_up()
     *_, repeated = [one for one in await proxy.calls() if one.name == "first"]
     assert await proxy.store.wait_call(repeated, 0.1) is None, "it has no answer of its own"
     manual, *_ = await proxy.calls()
@@ -272,22 +273,22 @@ async def test_calls_that_the_client_was_given_itself_are_no_worker_s(proxy: Pro
     assert await claim(proxy) is None
 
 
-async def capture_of(proxy: Proxy) -> Capture:
+async def capture_of(proxy: Proxy) -> Stream:
     target, _ = proxy.target(Framing.SSE, "developer", "gemini-3-flash-preview")
     forward = await proxy.forwarded({"contents": [user("x")]}, target)
     assert forward.exchange is not None
-    return Capture(proxy.grafter, forward.exchange, "text/event-stream")
+    return Stream(proxy.grafter, forward.exchange, "text/event-stream")
 
 
 async def test_a_call_of_an_answer_that_broke_off_is_not_given_to_workers_again(proxy: Proxy) -> None:
     await prepared(proxy)
     broken = await capture_of(proxy)
-    broken.feed(b"data: " + encode(says(to("first"))) + b"\r\n\r\n")
+    await broken.feed(b"data: " + encode(says(to("first"))) + b"\r\n\r\n")
     claimed_call = await claimed(proxy)
-    broken.on_hangup()
+    await broken.hang_up()
     retry = await capture_of(proxy)
-    retry.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
-    retry.finish()
+    await retry.feed(b"data: " + encode(says(to("first"), to("second"), finish="STOP")) + b"\r\n\r\n")
+    await retry.finish()
     assert (await claimed(proxy)).name == "second"
     assert await claim(proxy) is None
     await proxy.store.answer("default", claimed_call.call_id, result="once")
@@ -302,16 +303,16 @@ async def test_a_call_of_an_answer_that_broke_off_is_answered_by_hand_once(proxy
     declaration, _ = manual()
     await proxy.declare(declaration)
     broken = await capture_of(proxy)
-    broken.feed(b"data: " + encode(says(to("manual"))) + b"\r\n\r\n")
+    await broken.feed(b"data: " + encode(says(to("manual"))) + b"\r\n\r\n")
     (first,) = await proxy.calls()
     if answered:
         await proxy.store.answer("default", first.call_id, result="once")
-    broken.on_hangup()
+    await broken.hang_up()
     retry = await capture_of(proxy)
     twice = says(to("manual"), to("manual"), to("manual", "Rome"), finish="STOP")
-    retry.feed(b"data: " + encode(twice) + b"\r\n\r\n")
-    retry.finish()
-    retry.settle_handover(True)
+    await retry.feed(b"data: " + encode(twice) + b"\r\n\r\n")
+    await retry.finish()
+    await retry.runner.settle_handover(True)
     kept, *others = await proxy.calls()
     assert kept.call_id == first.call_id
     assert [one.args["place"] for one in others] == ["Oslo", "Rome"], "each stands for one"

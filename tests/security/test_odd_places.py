@@ -11,6 +11,7 @@ from addon.graft.exchange import Exchange, Reply
 from addon.surfaces import match
 from addon.surfaces.base import Framing, Target
 from store.factory import open_url
+from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, JSON, Graft
 
 _HOST = "generativelanguage.googleapis.com"
@@ -119,10 +120,10 @@ async def _visible(graft: Graft, exchange: Exchange, documents: list[object], fr
         visible = await Capture(graft.grafter, exchange, JSON).whole(written[0])
         return visible.body if isinstance(visible, Reply) else visible
     if framing is Framing.SSE:
-        capture, data = Capture(graft.grafter, exchange, EVENTS), b"".join(b"data: %b\n\n" % one for one in written)
+        capture, data = Stream(graft.grafter, exchange, EVENTS), b"".join(b"data: %b\n\n" % one for one in written)
     else:
-        capture, data = Capture(graft.grafter, exchange, JSON), b"[%b]" % b",\r\n".join(written)
-    return capture.feed(data) + capture.finish()
+        capture, data = Stream(graft.grafter, exchange, JSON), b"[%b]" % b",\r\n".join(written)
+    return await capture.feed(data) + await capture.finish()
 
 
 @pytest.mark.parametrize(("path", "body", "documents", "framing"), _CASES)

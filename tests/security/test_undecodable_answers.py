@@ -9,6 +9,7 @@ from addon.graft.exchange import Reply
 from addon.surfaces.base import Framing, Operation
 from store.factory import open_url
 from tests.contents import user
+from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, target
 
 ARGS = {
@@ -57,13 +58,14 @@ async def graft() -> AsyncIterator[Graft]:
 async def visible(graft: Graft, framing: str, document: bytes) -> bytes:
     """What the client gets."""
     to, kind, form = FRAMINGS[framing]
-    capture = Capture(graft.grafter, await graft.exchange({"contents": [user("hi")]}, to), kind)
+    exchange = await graft.exchange({"contents": [user("hi")]}, to)
     body = form.replace(b"%b", document)
-    if kind == EVENTS or to.framing is Framing.ARRAY:
-        return capture.feed(body) + capture.finish()
-    if not concerns(capture.exchange, body):
+    if to.operation is Operation.STREAM:
+        stream = Stream(graft.grafter, exchange, kind)
+        return await stream.feed(body) + await stream.finish()
+    if not concerns(exchange, body):
         return body
-    out = await capture.whole(body)
+    out = await Capture(graft.grafter, exchange, kind).whole(body)
     return out.body if isinstance(out, Reply) else out
 
 

@@ -37,19 +37,11 @@ async def captured(
     """The parts that the client gets. Several documents are a stream."""
     exchange = sent.exchange
     assert exchange is not None
-    if grafter.store.suspends and len(documents) > 1:  # as the proxy does it then
+    if len(documents) > 1:
         return await Loop(grafter, sent, [documents], (), grafter.owners).parts(hangup)
-    if len(documents) == 1:
-        body = await Capture(grafter, exchange, JSON).whole(_whole(exchange, documents))
-        assert isinstance(body, bytes)
-        return _flat(_parts(exchange, [body]))
-    capture = Capture(grafter, exchange, SSE)
-    if hangup is not None:
-        events = [capture.feed(event) for event in _events(exchange, documents)[: hangup.sent]]
-        capture.on_hangup()
-        return hangup.kept(_parts(exchange, _data(b"".join(events))))
-    events = [capture.feed(event) for event in _events(exchange, documents)]
-    return _flat(_parts(exchange, _data(b"".join([*events, capture.finish()]))))
+    body = await Capture(grafter, exchange, JSON).whole(_whole(exchange, documents))
+    assert isinstance(body, bytes)
+    return _flat(_parts(exchange, [body]))
 
 
 class Runs(ByHand):
