@@ -10,20 +10,16 @@
 -- replication id, and position and current value of each condition that does not hold; or, past the deadline, the time
 -- alone.
 
-local position = 2
-local function take()
-  position = position + 1
-  return ARGV[position]
-end
-local function rows()
-  local all = {}
-  for index = 1, tonumber(take()) do
-    all[index] = {}
-    for at = 1, tonumber(take()) do
-      all[index][at] = take()
-    end
+local position = 3
+-- Calls a function with the number and the values of each row of the next list.
+local function each_row(work)
+  local count = tonumber(ARGV[position])
+  for index = 1, count do
+    local first = position + 2
+    position = position + 1 + ARGV[first - 1]
+    work(index, unpack(ARGV, first, position))
   end
-  return all
+  position = position + 1
 end
 local function digits(number)
   return string.format('%.0f', number)
@@ -40,8 +36,7 @@ local function primary()
 end
 
 local conflicts = {digits(now), 0, ''}
-for index, condition in ipairs(rows()) do
-  local kind, at, field, expected = unpack(condition)
+each_row(function(index, kind, at, field, expected)
   local value
   if kind == 'GET' then
     value = redis.call('GET', key(at))
@@ -61,7 +56,7 @@ for index, condition in ipairs(rows()) do
     conflicts[#conflicts + 1] = index
     conflicts[#conflicts + 1] = value
   end
-end
+end)
 if #conflicts > 3 then
   conflicts[3] = primary()
   return conflicts
@@ -135,14 +130,13 @@ function special.REVISE(ledger, turns, writes, most, seconds, write) -- '' if th
   end
 end
 
-for _, operation in ipairs(rows()) do
-  local name, at = operation[1], key(operation[2])
+each_row(function(_, name, at, ...)
   if special[name] then
-    special[name](at, unpack(operation, 3))
+    special[name](key(at), ...)
   else
-    redis.call(name, at, unpack(operation, 3))
+    redis.call(name, key(at), ...)
   end
-end
+end)
 for stream, most in pairs(longest) do
   local surplus = redis.call('XLEN', stream) - most
   if surplus > 0 then
