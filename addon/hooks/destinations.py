@@ -68,7 +68,7 @@ def _match_owner(command: GetHttpConnection, owner: tuple[bytes, ...]) -> None:
     command.connection_spec_matches = matches_owner  # type: ignore[method-assign]
 
 
-def send_instead(stream: HttpStream, request: http.Request) -> Connecting:
+def send_elsewhere(stream: HttpStream, request: http.Request) -> Connecting:
     """Connects to another host, which gets this request."""
     flow = stream.flow
     connection, error = yield GetHttpConnection(

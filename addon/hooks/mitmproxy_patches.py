@@ -29,7 +29,7 @@ from mitmproxy.proxy.layers.websocket import (
 )
 from mitmproxy.proxy.server import ConnectionHandler
 
-from addon.hooks.destinations import Connecting, MorePieces, on_own_connection, send_instead, take_over
+from addon.hooks.destinations import Connecting, MorePieces, on_own_connection, send_elsewhere, take_over
 from addon.hooks.flow_state import FlowState
 from addon.loop.server import LoopAnswer
 
@@ -77,7 +77,7 @@ def make_server_connection(self: HttpStream) -> Connecting:
     if isinstance(destination, LoopAnswer):
         take_over(self, destination)
         return True
-    connecting = _make_server_connection(self) if destination is None else send_instead(self, destination)
+    connecting = _make_server_connection(self) if destination is None else send_elsewhere(self, destination)
     return (yield from on_own_connection(self.flow, connecting))
 
 
