@@ -45,18 +45,17 @@ class Placeholder(Chat):
     """Through the addon's hooks; results are given by hand."""
 
     hooks: Hooks
-    path = PATH
 
     async def ask(self, contents: list[Document]) -> Answered:
-        flow = request(f"https://{GOOGLE}{self.path}", encode({"contents": contents}), {"x-goog-api-key": "k"})
+        flow = request(f"https://{GOOGLE}{PATH}", encode({"contents": contents}), {"x-goog-api-key": "k"})
         await self.hooks.ask(flow)
         if flow.response is not None:
             return of_answer(flow.response.status_code, flow.response.raw_content or b"")
         async with gemini_of(self.app) as http:
-            got = await http.post(self.path, content=flow.request.raw_content, headers={"x-goog-api-key": "k"})
+            got = await http.post(PATH, content=flow.request.raw_content, headers={"x-goog-api-key": "k"})
         given = response(got.content, got.headers["content-type"])
         given.status_code = got.status_code
-        body = await self.hooks.answer(flow, given, [got.content[:60], got.content[60:]])
+        body = await self.hooks.answer(flow, given)
         assert flow.response is not None
         return of_answer(flow.response.status_code, body)
 
@@ -64,8 +63,13 @@ class Placeholder(Chat):
         await by_hand(self.store)
 
 
-class PlaceholderStream(Placeholder):
-    path = PATH.replace("generateContent", "streamGenerateContent?alt=sse")
+class PlaceholderStream(LoopStream):
+    """Results are given by hand."""
+
+    steps = 1
+
+    async def settle(self) -> None:
+        await by_hand(self.store)
 
 
 @asynccontextmanager
@@ -130,7 +134,7 @@ async def chat_of(kind: type[Chat], folder: Path, policy: str) -> AsyncIterator[
     elif isinstance(chat, Loop):
         chat.proxy = Proxy(store=any_store, on_store_error=policy)
         chat.proxy.transport = httpx2.ASGITransport(app)
-        is_by_hand = isinstance(chat, CompletionsByHand | InteractionsByHand)
+        is_by_hand = isinstance(chat, PlaceholderStream | CompletionsByHand | InteractionsByHand)
         if not is_by_hand:
             chat.proxy.tools.add(TOOL, get_weather)
         await chat.proxy.open()
