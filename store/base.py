@@ -22,18 +22,15 @@ Errors for callers: `VersionChanged`, `UnknownCall`, the states of a call (`Alre
 backend cannot be used now; nothing was written) and, when opening, `StoreUnusable` (the message names the path and says
 what to do).
 
-If the methods of a backend never suspend, `suspends` is False, and `run_now` can run its coroutines without an event
-loop. Exceptions: `sync`; `wait_call`, `wait_claimable` and `follow` while there is nothing to return; and any method
-while another program locks the database: it waits asynchronously, for some seconds at most, a limit that all methods
-share. After that, or in `run_now`, it raises StoreBusy at once.
+While another program locks the database of a SQLite store, its methods wait asynchronously, for some seconds at most, a
+limit that all methods share. After that they raise StoreBusy at once.
 """
 
 import abc
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Callable, Collection, Sequence
+from typing import ClassVar, Literal, Self
 
 from store.budget import Budget
 from store.calls import Calls
@@ -176,42 +173,12 @@ class StoreUnusable(StoreError):
     pass
 
 
-class _Now(threading.local):
-    runs = False
-
-
-_now = _Now()
-
-
-def is_run_now() -> bool:
-    """Whether the current code is run by `run_now`, so that nothing can be awaited."""
-    return _now.runs
-
-
-def run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of a backend that never suspends, without an event loop.
-
-    Raises the coroutine's errors; RuntimeError if it does suspend (it is then closed).
-    """
-    before, _now.runs = _now.runs, True
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        _now.runs = before
-    coroutine.close()
-    raise RuntimeError("a store that says it never suspends has suspended")
-
-
 def uptime() -> float:
     """Seconds since the machine was started, including sleep: a clock that cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Store(Calls, Responses):
-    suspends: ClassVar[bool] = True
     uptime: Callable[[], float] = staticmethod(uptime)
     """The clock for leases, and the reference for the wall clock."""
     durability: Durability = "power"
@@ -276,7 +243,7 @@ class Store(Calls, Responses):
 
     on_change: Callable[[str], None] | None = None
     """Called with the name of a session whose tools this process has written or may have written, or whose tools
-    another has. Only by a store that others may write to."""
+    another has."""
 
     on_reconnected: Callable[[], None] | None = None
     """Called when the backend can ask its server again after it could not: the server may have lost the latest writes,
@@ -334,8 +301,8 @@ class Store(Calls, Responses):
         """Note the keys of a turn without calls, so that no other turn is taken for it. `chain` is stored with the
         first key, or b"" if turns noted under that key have different chains. No event, no record: a note is kept for
         at least twice as long as records. A backend may write notes together and later, if `look_up` finds them at
-        once and a crash of the process loses none. (The proxy itself does not wait for a note where the store
-        suspends: see `PlainNotes`.)"""
+        once and a crash of the process loses none. (The proxy itself does not wait for a note: see
+        `PlainNotes`.)"""
 
     @abc.abstractmethod
     async def look_up(

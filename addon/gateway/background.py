@@ -214,7 +214,7 @@ class BackgroundResponses:
         ends = [
             tasks.spawn(api.ending.wait(), name="the end"),
             tasks.spawn(run.cancelled.wait(), name="a cancellation"),
-            *([tasks.spawn(self._cancelled_elsewhere(run), name="cancelled")] if self.store.suspends else []),
+            tasks.spawn(self._cancelled_elsewhere(run), name="cancelled"),
         ]
         with counted(api):
             try:

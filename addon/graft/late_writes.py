@@ -53,8 +53,6 @@ class LateWrites:
     def remember(self, key: str, write: Write, size: int = 0) -> None:
         """A write that the store has just taken, or whose call its server does not know, and that may be made twice.
         `size`: of what it holds, in bytes, up to `MOST_BYTES`. If it has the key of another, it takes its place."""
-        if not self._store.suspends:
-            return  # what it has taken, it has
         self.forget(key)
         now = self._clock()
         self._remembered[key] = _Remembered(write, size, now)

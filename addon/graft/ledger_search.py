@@ -16,7 +16,7 @@ from addon.graft.neighbours import Neighbours
 from addon.graft.search_state import Asked, SearchState, both
 
 _FEW = 16
-"""The unknown turns that are looked up at once, by all their keys, where a look-up is a round trip."""
+"""The unknown turns that are looked up at once, by all their keys: a look-up may be a round trip."""
 
 
 class Search(SearchState):
@@ -95,15 +95,10 @@ class Search(SearchState):
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
         named = {index for index, mine in ids.items() if not by_id.keys().isdisjoint(mine)}
         known = [self.turns[index].key for index in wanted if index not in named]
-        if not self.store.suspends:  # nearly all marks are the client's own, which the store knows at no cost
-            return by_id, unknown, [], [*known, *self._all_marks()]
-        asked = self._all_marks()
+        asked = [key for marks in self.marks.values() for key in marks.values()]
         if len(wanted) <= _FEW:
             asked += [key for index in wanted for key in self._asked_of(index).all]
         return by_id, unknown, asked, known
-
-    def _all_marks(self) -> list[bytes]:
-        return [key for marks in self.marks.values() for key in marks.values()]
 
     async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
         """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
@@ -111,8 +106,6 @@ class Search(SearchState):
         by_id, unknown, asked, known = self._first_question(ids, wanted)
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
-        if not self.store.suspends:
-            await self.ask([key for key in self._all_marks() if key in self.found.known])
         for true in true_turns(unknown, self.found):
             by_id[true.turn_id] = true
             self.true_turns.keep(self.session, self.revision, true)

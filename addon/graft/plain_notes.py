@@ -33,10 +33,7 @@ class PlainNotes:
 
     async def add(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
         """Note a turn without calls. If the store fails, the answer does not: the note is made later, after all newer
-        ones, so that a note that always fails blocks no other. An answer does not wait for a store that suspends."""
-        if not self._store.suspends:
-            await self._make((session, keys, chain))
-            return
+        ones, so that a note that always fails blocks no other. An answer does not wait for its note."""
         making = self._make((session, keys, chain))
         # it is on its way to the server before the end of the answer is on its way to the client
         loop, name = asyncio.get_running_loop(), "a note of an answer without calls"

@@ -72,7 +72,7 @@ class _ReadOnly:
     _READS = frozenset(
         {
             *("cached_tools", "call", "changes", "clock", "lease_left", "look_up", "outage", "revision", "secret"),
-            *("snapshot", "suspends", "wait_call"),
+            *("snapshot", "wait_call"),
         }
     )
 

@@ -97,8 +97,7 @@ class SessionConfigs:
     """The configurations of a store's sessions, each rebuilt when its session's version changes. `shared`: declarations
     that every session has besides its own. A session with an empty toolset has none of them, and strips everything.
 
-    Where the store must be awaited, sessions without tools are remembered as well (None): an outage does not concern
-    them."""
+    Sessions without tools are remembered as well (None): an outage of the store does not concern them."""
 
     def __init__(self, store: Store, settings: Settings, budget: Budget, shared: Sequence[Document] = ()) -> None:
         self.store = store
@@ -119,8 +118,8 @@ class SessionConfigs:
             self._configs.pop(key)
 
     def expected(self, session: str) -> SessionConfig | None:
-        """The configuration that the session had last; None if it had none, or if asking for it costs no more."""
-        return self._configs.get(_Key(session)) if self.store.suspends else None
+        """The configuration that the session had last; None if it had none."""
+        return self._configs.get(_Key(session))
 
     async def of(self, session: str) -> SessionConfig | None:
         """Returns None for a session without a toolset: its traffic is not touched. Raises
@@ -133,7 +132,7 @@ class SessionConfigs:
         else:
             snapshot = await self.store.snapshot(session)
         if (snapshot.record is None or snapshot.record.toolset is None) and not self.shared:
-            if self.store.suspends and changes == self._changes:  # otherwise it may have been read before a change
+            if changes == self._changes:  # otherwise it may have been read before a change
                 self._configs.put(key, None, len(session))
             else:
                 self._configs.pop(key)
@@ -163,9 +162,11 @@ class SessionConfigs:
         """The snapshot; None if the store does not give it soon, or is not asked. Raises StoreUnavailable otherwise."""
         if self._overdue is not None and not self._overdue.done():
             return None
-        reading = asyncio.ensure_future(self.store.snapshot(session))
-        reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # maybe nobody waits for it
-        await _wait_awake(reading, _PATIENCE)
+        loop = asyncio.get_running_loop()
+        reading = asyncio.Task(self.store.snapshot(session), loop=loop, eager_start=True, name="a session's snapshot")
+        if not reading.done():
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # maybe nobody waits for it
+            await _wait_awake(reading, _PATIENCE)
         if not reading.done():
             self._overdue = reading
             return None

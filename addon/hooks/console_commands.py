@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from mitmproxy import command, exceptions
 from mitmproxy.log import ALERT
-from mitmproxy.types import Data
 
 from addon.control.routes.approvals import approve_call
 from addon.core.security.escaping import printable
@@ -17,8 +16,8 @@ from addon.hooks.tool_overview import tool_rows
 from addon.web import tasks
 from addon.web.access import Access
 from addon.web.problems import Problem
-from store.base import Store, StoreError, run_now
-from store.models import SESSION_NAME, Call, Snapshot, Status
+from store.base import Store, StoreError
+from store.models import SESSION_NAME, Call, Status
 
 logger = logging.getLogger("toolgraft")
 
@@ -29,6 +28,7 @@ _MOST = 50
 _LONGEST = 100
 
 
+type Row = tuple[str, ...]
 type _Decorator = Callable[[str], Callable[[Callable[..., Any]], Callable[..., Any]]]
 _command = cast(_Decorator, command.command)
 
@@ -38,14 +38,9 @@ class ConsoleCommands:
         self.lifecycle = lifecycle
 
     @_command("graft.calls")
-    def calls(self) -> Data:
-        """List the calls that wait for an approval or a result, and the calls that the proxy runs."""
-        store = self._store()
-        rows: list[tuple[str, ...]] = [("call", "status", "session", "tool", "arguments", "age")]
-        for status in (Status.PENDING, Status.RUNNING):
-            found = run_now(store.calls(status=status, limit=_MOST)).items
-            rows += [_row(call, store.clock()) for call in found]
-        return rows  # type: ignore[return-value]
+    def calls(self) -> None:
+        """List, in the event log, the calls that wait for an approval or a result, and those that the proxy runs."""
+        tasks.spawn(_list(_calls(self._runtime().store)), name="a list of calls")
 
     @_command("graft.approve")
     def approve(self, call_id: str) -> None:
@@ -56,29 +51,46 @@ class ConsoleCommands:
         tasks.spawn(_report(approve_call(control.api, _CONSOLE, call_id), call_id), name="an approval")
 
     @_command("graft.tools")
-    def tools(self, session: str = "") -> Data:
-        """List the tools of a session, by default the proxy's own (graft_session), with who runs their calls."""
+    def tools(self, session: str = "") -> None:
+        """List, in the event log, the tools of a session, by default the proxy's own (graft_session), with who runs
+        their calls."""
         runtime = self._runtime()
         name = session or runtime.settings.session
         if not SESSION_NAME.fullmatch(name):
             raise exceptions.CommandError(f"{name!r} is no name of a session")
-        snapshot: Snapshot = run_now(self._store().snapshot(name))
-        toolset = snapshot.record.toolset if snapshot.record is not None else None
-        rows = tool_rows(toolset, runtime.grafter.session_configs.shared, runtime.executors)
-        found = [(row.name, row.source, row.run_by, row.description) for row in rows]
-        return [("tool", "source", "calls", "description"), *found]  # type: ignore[return-value]
+        tasks.spawn(_list(_tools(runtime, name)), name="a list of tools")
 
     def _runtime(self) -> Runtime:
         if self.lifecycle.runtime is None:
             raise exceptions.CommandError("toolgraft does not run")
         return self.lifecycle.runtime
 
-    def _store(self) -> Store:
-        """The store. A command cannot wait for one that must be awaited."""
-        store = self._runtime().store
-        if store.suspends:
-            raise exceptions.CommandError("a store in Redis must be waited for: use the command line, toolgraft calls")
-        return store
+
+async def _list(reading: Awaitable[Sequence[Row]]) -> None:
+    """A command of mitmproxy's cannot wait for the store, so its result is logged."""
+    try:
+        rows = await reading
+    except StoreError as error:
+        logger.log(ALERT, "the store does not answer: %s", printable(str(error)))
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        logger.log(ALERT, "%s", "  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+async def _calls(store: Store) -> Sequence[Row]:
+    rows: list[Row] = [("call", "status", "session", "tool", "arguments", "age")]
+    for status in (Status.PENDING, Status.RUNNING):
+        rows += [_row(call, store.clock()) for call in (await store.calls(status=status, limit=_MOST)).items]
+    return rows
+
+
+async def _tools(runtime: Runtime, session: str) -> Sequence[Row]:
+    record = await runtime.store.session(session)
+    toolset = record.toolset if record is not None else None
+    rows = tool_rows(toolset, runtime.grafter.session_configs.shared, runtime.executors)
+    found = [(row.name, row.source, row.run_by, row.description) for row in rows]
+    return [("tool", "source", "calls", "description"), *found]
 
 
 async def _report(approving: Awaitable[Any], call_id: str) -> None:
@@ -91,7 +103,7 @@ async def _report(approving: Awaitable[Any], call_id: str) -> None:
         logger.log(ALERT, "%s is approved", name)
 
 
-def _row(call: Call, now: float) -> tuple[str, ...]:
+def _row(call: Call, now: float) -> Row:
     status = "waits for an approval" if call.approval == "waiting" else call.status.value
     name = shortened(call.name, _LONGEST)
     return call.call_id, status, call.session, name, arguments(call.args), duration(max(0.0, now - call.created_at))

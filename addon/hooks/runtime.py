@@ -50,7 +50,7 @@ from addon.web.token import (
     write_file,
 )
 from addon.web.uvicorn_limits import Bounds
-from store.base import Store, StoreError, run_now
+from store.base import Store, StoreError
 from store.budget import Budget
 from store.factory import open_url
 
@@ -145,8 +145,6 @@ class Runtime:
         self.sources = sources
         self.changes_sources = False
         """Whether the tool sources are being replaced."""
-        if sources is None and not store.suspends:
-            self.ready.set()
         self.control_address: tuple[str, int] | None = None
         self.control_url: str | None = None
         own_secrets.learn([token or "", key_of(environ), environ.get("TOOLGRAFT_REDIS_PASSWORD", "")])
@@ -206,8 +204,8 @@ class Runtime:
         environ: Mapping[str, str] = os.environ,
         listening: Callable[[], Collection[int]] = frozenset,
     ) -> "Runtime":
-        """Open the store, unless that suspends, and bind the control API's port. `listening`: returns the proxy's open
-        ports. Raises OSError, ValueError or StoreUnusable, whose message says what to do."""
+        """Bind the control API's port. `listening`: returns the proxy's open ports. Raises OSError or ValueError, whose
+        message says what to do."""
         try:
             store = open_url(settings.store_url, ttl=settings.ttl, durability=settings.durability)
         except ValueError as error:
@@ -223,19 +221,13 @@ class Runtime:
             listener = bind(*settings.control) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)
-            if not store.suspends:
-                run_now(store.open())
             runtime = cls(settings, store, token, listener, sources, pins, upstreams, environ, listening)
-            if not store.suspends:
-                run_now(store.hold(runtime.proxy_id, _LEASE))
             runtime._holds_folder, runtime._resources = holds_folder, undo.pop_all()
         return runtime
 
     def set_sessions(self, sessions: Mapping[str, SessionEntry]) -> None:
         """Before `serve`: the sessions that it gives policies and toolsets before the first request."""
         self._sessions = sessions
-        if sessions:
-            self.ready.clear()
 
     def change(self, settings: Settings) -> None:
         """Apply new settings. Raises ValueError if one of FIXED differs."""
@@ -253,13 +245,12 @@ class Runtime:
             self.control.change(settings)
 
     async def serve(self) -> None:
-        """Open the store, if that suspends, and the tool sources; start the control API and the store's upkeep. Raises
-        OSError, SourceError or StoreUnusable."""
+        """Open the store and the tool sources; start the control API and the store's upkeep. Raises OSError,
+        SourceError or StoreUnusable, whose message says what to do."""
         if not self._holds_folder:
             self._resources.callback(lock_folder(self.settings.state).release)
-        if self.store.suspends:
-            await self.store.open()
-            self._predecessor = take_place(self.settings.state, self.proxy_id)
+        await self.store.open()
+        self._predecessor = take_place(self.settings.state, self.proxy_id)
         await self._renew_lease()
         await apply_sessions(self.store, self._sessions)
         await self.executors.open(changed=self._share)
@@ -360,8 +351,7 @@ class Runtime:
             await _closed(name, part())
         try:
             await self.store.drop(self.proxy_id)
-            if self.store.suspends:
-                leave_place(self.settings.state)
+            leave_place(self.settings.state)
         except StoreError as error:
             logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()

@@ -93,8 +93,6 @@ class ResultKeeper:
     def _remember_answer(
         self, session: str, call_id: str, result: Any, error: str | None, parts: Sequence[Document]
     ) -> None:
-        if not self.store.suspends:
-            return
         encoded = encode(result)
         size = len(encoded) + sum(len(part["inlineData"]["data"]) for part in parts)
         if size > _LARGE:

@@ -216,7 +216,8 @@ class Runner:
                 case End(outcome):
                     self._end(outcome)
                     if not self._ended:
-                        await self._close(patience=PATIENCE if self.grafter.store.suspends else 0.0)
+                        # without a server, only this process gets the retry, and makes the late writes first
+                        await self._close(patience=PATIENCE if self.grafter.store.traffic is not None else 0.0)
                 case _:
                     if (instead := await self._record(effect)) is not None:
                         async for out in self._perform(instead):

@@ -1,7 +1,7 @@
 """Retries methods while another program locks the database, without blocking the event loop.
 
-SQLite itself can only wait by blocking, so its timeout is minimal. A method that finds the file locked has written
-nothing, and is called again as a whole.
+SQLite itself can only wait by blocking, so its timeout is 0. A method that finds the file locked has written nothing,
+and is called again as a whole.
 
 All methods share one time limit: it starts when the first method finds the file locked, and is reset by a successful
 write. After it, each method is tried only once: an answer that needs the store a dozen times does not wait a dozen
@@ -13,13 +13,10 @@ import functools
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Protocol
 
-from store.base import StoreBusy, is_run_now
+from store.base import StoreBusy
 
 PATIENCE = 5.0
 """Seconds after which the file is considered locked for good, from when it was first found locked."""
-
-BLOCKING_TIMEOUT = 50
-"""Milliseconds for which SQLite may block if nothing can be awaited."""
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.2  # seconds between two tries, doubled with each
 
@@ -27,29 +24,20 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.2  # seconds between two tries, doubled with
 class Backend(Protocol):
     """`locked_since`: the event loop's time when the file was first found locked; None after a successful write."""
 
-    busy_timeout: int | None
     locked_since: float | None
-
-    def set_busy_timeout(self, milliseconds: int) -> None: ...
 
 
 def patient[T](method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The method, retried on StoreBusy until the time limit is over. Not retried under `run_now`."""
+    """The method, retried on StoreBusy until the time limit is over."""
 
     @functools.wraps(method)
     async def retried(store: Backend, *arguments: Any, **named: Any) -> T:
-        cannot_wait = is_run_now()
-        timeout = BLOCKING_TIMEOUT if cannot_wait else 0
         since: float | None = None
         pause = _FIRST_PAUSE
         while True:
-            if store.busy_timeout != timeout:
-                store.set_busy_timeout(timeout)
             try:
                 return await method(store, *arguments, **named)
             except StoreBusy:
-                if cannot_wait:
-                    raise
                 now = asyncio.get_running_loop().time()
                 if store.locked_since is None:
                     store.locked_since = now

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from store.backends import _records as records
 from store.backends import _redis_values as values
@@ -33,8 +33,6 @@ _LATE = 15.0
 
 
 class RedisBase(SharedMethods):
-    suspends: ClassVar[bool] = True
-
     def __init__(
         self,
         address: Address,

@@ -4,14 +4,13 @@ The modules that build on this one know the contents of the tables.
 """
 
 import abc
-import contextlib
 import itertools
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import filelock
 
@@ -44,8 +43,6 @@ class KnownSession(NamedTuple):
 
 
 class SqliteBase(SharedMethods):
-    suspends: ClassVar[bool] = False
-
     def __init__(
         self,
         path: str | Path,
@@ -66,7 +63,6 @@ class SqliteBase(SharedMethods):
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
-        self.busy_timeout: int | None = None  # in milliseconds, of the connection
         self.locked_since: float | None = None  # by another program: see `_patience`
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
         self._file_error = ""
@@ -108,6 +104,7 @@ class SqliteBase(SharedMethods):
                     self._log = disk.File(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
                     self._safe = self._db.total_changes
                 self._files = {file: files.identity(file) for file in (self.path, log)}
+            self._db.execute("PRAGMA busy_timeout = 0")  # methods wait without blocking: see `_patience`
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
             cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
@@ -163,7 +160,7 @@ class SqliteBase(SharedMethods):
         if self._lock:
             self._lock.release()
         self._db = self._log = self._lock = None
-        self.busy_timeout = self.locked_since = None
+        self.locked_since = None
         self._files, self._file_error, self._damage = {}, "", ""
         self._sessions.clear()
         self._leases.clear()
@@ -209,13 +206,6 @@ class SqliteBase(SharedMethods):
             raise StoreUnavailable(f"store {self.path}: not open")
         return self._db
 
-    def set_busy_timeout(self, milliseconds: int) -> None:
-        """How long SQLite may block because of another program."""
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):  # the next use of the connection raises it
-                self._db.execute(f"PRAGMA busy_timeout = {milliseconds}")
-                self.busy_timeout = milliseconds
-
     def _fail(self, error: sqlite3.Error) -> NoReturn:
         is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         if files.is_damage(error):
@@ -233,6 +223,9 @@ class SqliteBase(SharedMethods):
     def _after_commit(self, tx: Transaction) -> None:
         """Update the state after a committed transaction, and wake waiters."""
         self.locked_since = None
+        if self.on_change is not None:
+            for session in tx.changed:
+                self.on_change(session)
         self._last_event += len(tx.events)
         self._forget_calls(tx.calls, tx.changed)
         if self._waiters:

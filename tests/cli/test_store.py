@@ -1,10 +1,10 @@
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from store.backends.sqlite import SqliteStore
-from store.base import run_now
 from store.models import Policy
 from tests.cli.conftest import Cli
 
@@ -13,10 +13,14 @@ from tests.cli.conftest import Cli
 def database(state: Path) -> Path:
     """A store in the state folder."""
     path = state / "toolgraft.db"
-    store = SqliteStore(path)
-    run_now(store.open())
-    run_now(store.put_policy("default", Policy()))
-    run_now(store.close())
+
+    async def fill() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        await store.put_policy("default", Policy())
+        await store.close()
+
+    asyncio.run(fill())
     return path
 
 

@@ -1,4 +1,4 @@
-"""Unusable tools end the start, with status 1 and a message that names the file, and the line or field."""
+"""Unusable tools and stores end the start, with status 1 and a message that names the file, and the line or field."""
 
 import json
 import sys
@@ -60,6 +60,10 @@ def test_an_mcp_configuration_that_is_wrong_is_named_with_its_field(
     file.write_text(document if isinstance(document, str) else json.dumps(document))
     output = refused(tmp_path, mcp=str(file))
     assert message.format(file=file) in output
+
+
+def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    assert "store /dev/null/x: its folder is not writable" in refused(tmp_path, store="sqlite:////dev/null/x")
 
 
 def test_tools_of_an_mcp_server_and_a_file_that_clash_are_named(tmp_path: Path) -> None:

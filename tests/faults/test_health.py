@@ -94,28 +94,32 @@ async def test_damage_that_is_come_across_is_kept_in_mind(store: SqliteStore, pa
 
 
 FULL = """
-import resource, signal, sys
+import asyncio, resource, signal, sys
 from pathlib import Path
 from store.backends.sqlite import SqliteStore
-from store.base import StoreUnavailable, run_now
+from store.base import StoreUnavailable
 from store.models import Policy
 
 path = Path(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = SqliteStore(path)
-run_now(store.open())
-run_now(store.put_policy("one", Policy(delivery="loop")))
-_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, most))
-for refused in (store.ping, lambda: store.put_policy("one", Policy())):
-    try:
-        run_now(refused())
-    except StoreUnavailable:
-        print("refused")
-resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-run_now(store.ping())
-print(run_now(store.session("one")).policy.delivery)
-run_now(store.close())
+
+async def main():
+    await store.open()
+    await store.put_policy("one", Policy(delivery="loop"))
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(path.name + "-wal").stat().st_size, most))
+    for refused in (store.ping, lambda: store.put_policy("one", Policy())):
+        try:
+            await refused()
+        except StoreUnavailable:
+            print("refused")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    await store.ping()
+    print((await store.session("one")).policy.delivery)
+    await store.close()
+
+asyncio.run(main())
 """
 
 

@@ -277,14 +277,8 @@ async def test_a_proxy_that_stops_says_so(house: House) -> None:
     assert "ending" in found["error"]["message"] or "stop" in found["error"]["message"], found["error"]
 
 
-class SharedStore(MemoryStore):
-    """As a store that several processes share."""
-
-    suspends = True
-
-
 async def test_another_proxy_shows_and_cancels_it(tmp_path: Path) -> None:
-    store = SharedStore()
+    store = MemoryStore()
     one, other = House(store, state=tmp_path), House(store, state=tmp_path)
     for house in (one, other):
         await house.open()

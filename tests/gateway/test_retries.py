@@ -530,8 +530,6 @@ async def test_an_answer_whose_taking_was_not_confirmed_is_given_back(
 class Server(MemoryStore):
     """A store that has a server, which may lose the latest writes."""
 
-    suspends = True
-
     def lose_marks(self) -> None:
         assert self._db
         self._db.execute("UPDATE unsent SET broke_off = NULL")

@@ -9,12 +9,6 @@ from addon.graft.late_writes import MOST_BYTES, LateWrites
 from store.backends.memory import MemoryStore
 
 
-class Server(MemoryStore):
-    """A store that has a server."""
-
-    suspends = True
-
-
 class Writes:
     """`made`: the keys of the writes that were made once more."""
 
@@ -42,7 +36,7 @@ class Writes:
 
 @pytest.fixture
 def writes() -> Writes:
-    return Writes(Server())
+    return Writes(MemoryStore())
 
 
 async def test_writes_are_made_once_more_in_their_order_and_as_often_as_it_takes(writes: Writes) -> None:
@@ -56,12 +50,6 @@ async def test_what_no_longer_holds_is_not_written_once_more(writes: Writes) -> 
     writes.late.forget("a")
     writes.late.forget("never known")
     assert await writes.repeated() == ["b"]
-
-
-async def test_a_store_without_a_server_loses_nothing() -> None:
-    writes = Writes(MemoryStore())
-    writes.remember("a")
-    assert await writes.repeated() == []
 
 
 @pytest.mark.parametrize("sizes", [[MOST_BYTES, 1, 1], [1, MOST_BYTES, MOST_BYTES - 1, 1]])

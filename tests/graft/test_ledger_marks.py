@@ -134,21 +134,3 @@ async def test_the_same_chat_with_the_same_answers_again_is_the_newest(store: St
         assert await went_on(store, after({"t": 1})) == [turn_id(n)]
     assert await results(store) == [{"t": 1}, {"t": 1}]
     assert await went_on(store, after()) == [turn_id(2)], "there is no difference"
-
-
-async def test_marks_that_no_turn_has_are_not_looked_up_where_that_is_known_at_no_cost(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await kept(store, 1, [A, model(call("own"))], true=model(call("own", id="x1")))
-    asked: list[int] = []
-    look_up = store.look_up
-
-    async def counted(session: str, **given: Any) -> Any:
-        asked.append(len(given.get("keys", ())))
-        return await look_up(session, **given)
-
-    monkeypatch.setattr(store, "look_up", counted)
-    assert await found(store, [A, model(call("other", id="x2", signature="c2ln")), C]) == {}
-    assert asked == [0]
-    assert await found(store, [A, model(call("own", id="x1", signature="c2ln")), C]) == {1: [turn_id(1)]}
-    assert asked == [0, 0, 1]

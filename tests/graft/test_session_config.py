@@ -104,9 +104,8 @@ async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(memory:
 
 
 @pytest.fixture
-async def shared(memory: Store, monkeypatch: pytest.MonkeyPatch) -> Grafter:
-    """A grafter whose store must be awaited, and which has met the session default without tools."""
-    monkeypatch.setattr(type(memory), "suspends", True)
+async def shared(memory: Store) -> Grafter:
+    """A grafter that has met the session default without tools."""
     grafter = Grafter(memory, Settings(), Metrics())
     assert await grafter.session_config("default") is None
     return grafter

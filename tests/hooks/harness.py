@@ -4,7 +4,8 @@ The only module of the tests that uses mitmproxy's own test helpers, which promi
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mitmproxy import connection, http
@@ -46,6 +47,12 @@ class Hooks:
         self.context.master.addons.add(addon)
         given = {"store": "memory://", "control": "off"} | options
         self.context.configure(self.addon, keep_host_header=True, **_own(given))
+        runtime = self.lifecycle.runtime
+        if runtime is not None:
+            _at_once(runtime.store.open())
+            vars(runtime.store)["open"] = _nothing  # if the proxy begins to run
+            _at_once(runtime.store.hold(runtime.proxy_id, 60.0))
+            runtime.ready.set()
 
     def set(self, **options: Any) -> None:
         """Change options as a user does. Raises OptionsError."""
@@ -134,6 +141,16 @@ class Hooks:
         for flow in self.lifecycle.in_flight.flows:
             flow.live = False
         await self.call("done")
+
+
+async def _nothing() -> None: ...
+
+
+def _at_once(step: Coroutine[Any, Any, None]) -> None:
+    """Run what needs no event loop, in these stores."""
+    with suppress(StopIteration):
+        step.send(None)
+        raise AssertionError("it waits")
 
 
 async def _hand_over(flow: http.HTTPFlow) -> None:

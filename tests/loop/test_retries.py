@@ -15,6 +15,7 @@ from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
 from store.base import StoreUnavailable, TakeOverUnknown
 from store.models import Status
+from store.traffic import Traffic
 from tests.contents import model, user
 from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed
 from tests.loop.retrying import ANSWER, STEP, hang_up, responses
@@ -286,7 +287,6 @@ def cut_take_over(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(proxy.store, "take_over", cut_once)
-    monkeypatch.setattr(type(proxy.store), "suspends", True)
 
 
 async def test_what_a_lost_reply_has_taken_over_is_given_back_before_the_client_has_the_error(
@@ -349,7 +349,7 @@ async def test_a_shared_store_has_the_end_of_an_answer_before_its_client_has_the
 
     monkeypatch.setattr(late_writes, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(sender.store, "mark_broken_off", refuse_twice)
-    monkeypatch.setattr(type(sender.store), "suspends", True)
+    monkeypatch.setattr(sender.store, "traffic", Traffic())
     sender.upstream(Scripted(STEP, BROKEN))
     runner, played = await sender.prepare([user("x")], Framing.SSE)
     async for out in runner.output():

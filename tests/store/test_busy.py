@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from store.backends import _patience
-from store.backends._patience import BLOCKING_TIMEOUT
 from store.backends.sqlite import PATIENT, SqliteStore
-from store.base import StoreBusy, StoreUnavailable, run_now
+from store.base import StoreBusy, StoreUnavailable
 from store.models import CachedTools, Policy, Response, Status, Toolset
 from tests.store.records import SOON, WORKERS, a_call, a_turn, save
 
@@ -168,16 +167,6 @@ async def test_concurrent_waiters_give_up_together(store: SqliteStore, monkeypat
     assert [type(outcome) for outcome in outcomes] == [StoreBusy] * 3
 
 
-async def test_a_write_that_cannot_wait_fails_at_once(store: SqliteStore) -> None:
-    with another_program(store.path):
-        with pytest.raises(StoreBusy, match="locked"):
-            run_now(store.put_policy("one", Policy()))
-        assert store._db
-        assert store._db.execute("PRAGMA busy_timeout").fetchone() == (BLOCKING_TIMEOUT,)
-        assert run_now(store.turns("one")).items == []
-    run_now(store.put_policy("one", Policy()))
-
-
 async def test_a_write_that_waits_can_be_given_up(store: SqliteStore) -> None:
     with another_program(store.path) as holder:
         writing = asyncio.ensure_future(store.put_policy("one", Policy()))
@@ -201,4 +190,3 @@ async def test_closing_ends_what_waits(store: SqliteStore) -> None:
 
 def test_all_that_writes_is_patient() -> None:
     assert PATIENT >= WRITES.keys()
-    assert BLOCKING_TIMEOUT <= 50

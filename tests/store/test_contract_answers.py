@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from store.base import Store, run_now
+from store.base import Store
 from store.factory import open_url
 from store.models import Document, UndeliveredAnswer
 from tests.store.conftest import SCHEMES, TTL, URLS, Clock
@@ -145,11 +145,3 @@ async def test_an_answer_is_kept_for_an_hour_at_most(kind: str, ttl: float, cloc
     assert await try_take(store, window=HOUR) == "r2"
     assert await try_take(store, window=HOUR) is None
     await store.close()
-
-
-async def test_no_method_suspends_where_the_store_never_does(store: Store) -> None:
-    if not store.suspends:
-        run_now(answered(store))
-        run_now(store.mark_not_handed_over("one", "r1"))
-        assert run_now(try_take(store)) == "r1"
-        run_now(store.mark_handed_over("one", "r1"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.base import BadCursor, CursorLost, Store, UnknownCall, run_now
+from store.base import BadCursor, CursorLost, Store, UnknownCall
 from store.models import Event, Policy, Status, ToolRules, Toolset
 from tests.store.conftest import TTL, Clock
 from tests.store.records import SOON, WORKERS, save, turns_of_the_loop
@@ -200,16 +200,6 @@ async def test_a_follower_gets_the_events_of_its_session_as_they_happen(store: S
         assert [event.type for event in await two] == ["session.updated"]
         assert await store.follow("one", None, 0, limit=1) == events[:1]
         assert await store.follow("one", events[-1].event_id, 0) == []
-
-
-async def test_a_write_without_suspension_wakes_as_well(store: Store) -> None:
-    if store.suspends:
-        pytest.skip("this backend suspends")
-    async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
-        waiting = group.create_task(store.follow(None, None, 60))
-        await turns_of_the_loop()
-        run_now(store.put_policy("one", Policy()))
-        assert len(await waiting) == 1
 
 
 async def test_a_wait_ends_with_its_timeout_and_can_be_cancelled(store: Store) -> None:

@@ -1,14 +1,16 @@
 """SQLite stores in files."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from store.backends.sqlite import SqliteStore
-from store.base import StoreUnusable, run_now
+from store.base import StoreUnusable
 from store.models import Call, Policy, Turn
 from tests.databases import path, store
 
@@ -48,32 +50,39 @@ async def refused(path: Path, *words: str, read_only: bool = False) -> None:
 
 
 def whole(path: Path) -> None:
-    store = SqliteStore(path)
-    run_now(store.open())
-    run_now(store.put_policy("one", Policy()))
-    run_now(store.close())
+    async def fill() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        await store.put_policy("one", Policy())
+        await store.close()
+
+    with ThreadPoolExecutor(1) as thread:  # callers may have an event loop
+        thread.submit(asyncio.run, fill()).result()
 
 
 WRITER = """
-import itertools, sys
+import asyncio, itertools, sys
 from store.backends.sqlite import SqliteStore
-from store.base import run_now
 from store.models import Call, Policy, Response, Turn
 
 store = SqliteStore(sys.argv[1])
-run_now(store.open())
-run_now(store.put_policy("one", Policy()))
-print("open", flush=True)
-for number in itertools.count() if sys.argv[2] == "write" else ():
-    turn = Turn(turn_id=f"t{number}", session="one", visible=[], steps=[], created_at=2**40)
-    call = Call(call_id=f"c{number}", session="one", name="f", args={"n": number, "pad": "x" * 5000},
-                turn_id=turn.turn_id, created_at=1, updated_at=1)
-    run_now(store.save_turn(turn, [call], [b"%d" % number]))
-    run_now(store.answer(call.session, call.call_id, result=number))
-    previous = f"r{number - 1}" if number else None
-    run_now(store.add_response(Response(response_id=f"r{number}", session="one", conversation="chat",
-        previous=previous, calls={f"call_{number}": {"n": number}}, document={}, created_at=1), head=previous))
-    print(number, flush=True)
+
+async def main():
+    await store.open()
+    await store.put_policy("one", Policy())
+    print("open", flush=True)
+    for number in itertools.count() if sys.argv[2] == "write" else ():
+        turn = Turn(turn_id=f"t{number}", session="one", visible=[], steps=[], created_at=2**40)
+        call = Call(call_id=f"c{number}", session="one", name="f", args={"n": number, "pad": "x" * 5000},
+                    turn_id=turn.turn_id, created_at=1, updated_at=1)
+        await store.save_turn(turn, [call], [b"%d" % number])
+        await store.answer(call.session, call.call_id, result=number)
+        previous = f"r{number - 1}" if number else None
+        await store.add_response(Response(response_id=f"r{number}", session="one", conversation="chat",
+            previous=previous, calls={f"call_{number}": {"n": number}}, document={}, created_at=1), head=previous)
+        print(number, flush=True)
+
+asyncio.run(main())
 sys.stdin.read()
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store.backends.sqlite import SqliteStore
-from store.base import CursorLost, StoreUnavailable, run_now
+from store.base import CursorLost, StoreUnavailable
 from store.models import CachedTools, Policy, Response, Toolset, Turn
 from tests.store.records import save
 from tests.store.sqlite.conftest import contents, fill
@@ -183,7 +183,7 @@ async def test_an_error_of_sqlite_is_unavailable_and_undoes_the_transaction(stor
 
 async def test_another_thread_is_told_instead_of_being_served(store: SqliteStore) -> None:
     with pytest.raises(StoreUnavailable, match="thread"):
-        await asyncio.to_thread(run_now, store.ping())
+        await asyncio.to_thread(asyncio.run, store.ping())
 
 
 async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
