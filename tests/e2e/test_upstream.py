@@ -4,16 +4,20 @@ sessions without a toolset."""
 import gzip
 import json
 import socket
+import ssl
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.e2e.proxies import Proxy, Session, new_session, sse, text_of, user
+from tests.certificates import client_certificate, secure
+from tests.e2e.proxies import GOOGLE, Proxy, Session, new_session, sse, text_of, user
 from tests.e2e.upstreams import END, Canned, answer, chunk, chunked
+from tests.ports import free_port
 
 Json = dict[str, Any]
 
@@ -106,6 +110,57 @@ def test_a_stream_with_a_length_may_grow(base: str, session: Session, canned: Ca
     got = httpx2.post(f"{base}streamGenerateContent?alt=sse", json=BODY, headers=KEY)
     (call,) = session.calls()
     assert text_of(sse(got.text)) == f"Tool call completed: get_time [{call['turn_id']}]"
+
+
+# --- how a stream's round reaches the upstream ------------------------------------------------------------------------
+
+
+class Secured(Canned):
+    """Serves over TLS, and only clients with this certificate."""
+
+    def __init__(self, context: ssl.SSLContext, certificate: Path) -> None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificate)
+        self._context = context
+        super().__init__()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with self._context.wrap_socket(connection, server_side=True) as secured:
+            super()._serve(secured)
+
+
+STREAM = f"{MODELS}:{METHODS[1]}"
+STREAMED_CALL = [*chunked([event({"text": "Sure."}), event(CALL, finishReason="STOP")]), END]
+
+
+def check_placeholder(got: httpx2.Response, session: Session) -> None:
+    (call,) = session.calls()
+    assert text_of(sse(got.text)) == f"Sure.\n\nTool call completed: get_weather [{call['turn_id']}]"
+
+
+def test_a_stream_is_asked_for_through_the_upstream_proxy(start: Callable[..., Proxy], canned: Canned) -> None:
+    port = free_port()
+    proxy = start(arguments=("--mode", f"upstream:{canned.url}@127.0.0.1:{port}"))
+    session = new_session(proxy)
+    canned.says = STREAMED_CALL
+    through = f"http://{session.name}:x@127.0.0.1:{port}"
+    got = httpx2.post(f"http://{GOOGLE[0]}{STREAM}", json=BODY, headers=KEY, proxy=through)
+    check_placeholder(got, session)
+    (asked,) = canned.heard
+    assert asked.startswith(f"POST http://{GOOGLE[0]}{STREAM} HTTP/1.1\r\n".encode())
+    assert b"get_weather" in asked
+
+
+def test_a_stream_is_asked_for_with_the_client_certificate(start: Callable[..., Proxy], tmp_path: Path) -> None:
+    certificate = client_certificate(tmp_path)
+    with Secured(secure(tmp_path)[0], certificate) as upstream:
+        upstream.says = STREAMED_CALL
+        options = (f"client_certs={certificate}", "ssl_insecure=true")
+        proxy = start(
+            upstream.url.replace("http:", "https:"), arguments=tuple(w for one in options for w in ("--set", one))
+        )
+        session = new_session(proxy)
+        check_placeholder(httpx2.post(f"{proxy.url}/@{session.name}{STREAM}", json=BODY, headers=KEY), session)
 
 
 def broken(url: str) -> bytes:
