@@ -1,4 +1,4 @@
-"""What the model is told of a stored call."""
+"""The outcome of a stored call, as the model gets it."""
 
 from addon.core.framing.documents import Document
 from addon.core.history.media import sized
@@ -7,7 +7,7 @@ from store.models import Call
 
 
 def outcome_of_call(call: Call) -> Document:
-    """The outcome of a final call. If the store has lost the parts of the result, it says so."""
+    """The outcome of a final call, or an error if the store has lost parts of the result."""
     outcome = outcome_of(call.result, call.error, call.parts)
     if len(call.parts) == len(call.media):
         return outcome

@@ -1,4 +1,4 @@
-"""Drives the answer machine over a whole answer that mitmproxy has. Streams are driven by `loop.runner`."""
+"""Drives the answer machine over a complete answer from mitmproxy. `loop.runner` does it for streams."""
 
 from collections.abc import Iterable
 
@@ -24,15 +24,14 @@ from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, TakeOverUnknown
 from store.models import CachedTools
 
-_CLEAN = ("answered", "delivered", "failed")  # ends of an answer, as `effects.End` has them
+_CLEAN = ("answered", "delivered", "failed")  # values of `effects.End.outcome`
 _NO_SECRETS = Redaction(())
 _JSON = "application/json; charset=UTF-8"
 
 
 class Capture:
-    """One answer with status 200, of this content type. `secrets`: the request's secrets, removed if the model repeats
-    them, so that they are neither stored nor sent. `ends_with_connection`: no length and no last chunk tell its end, so
-    it may be cut off unnoticed."""
+    """One answer with status 200. `secrets`: the request's secrets, removed before the answer is stored or sent.
+    `ends_with_connection`: only the end of the connection ends the body, so a cut can go unnoticed."""
 
     def __init__(
         self,
@@ -53,14 +52,14 @@ class Capture:
         self._content_type = content_type
 
     async def settle(self, whole: bool) -> None:
-        """Note whether the client has the whole answer; if not, it never will."""
+        """Note whether the client has received the whole answer. If not, it never will."""
         if whole and self._ended:
             await note_delivered(self.grafter, self.machine)
         else:
             await note_broken(self.grafter, self.machine)
 
     async def whole(self, body: bytes) -> bytes | Reply:
-        """Take a complete answer, in any framing. Raises StoreUnavailable, only for `cachedContents`."""
+        """Process a complete body, in any framing. Raises StoreUnavailable, only for `cachedContents`."""
         if self.exchange.target.operation is Operation.CACHE:
             await self._remember_cache(body)
             return body
@@ -108,9 +107,8 @@ class Capture:
             self._background.start(call, initial_state)
 
     async def _take_over(self) -> list[Effect]:
-        """Take over the calls of a broken-off answer to the same request, instead of beginning them again. Returns the
-        effects to perform instead of all later ones, if there is such an answer and whether it was taken over is
-        unknown."""
+        """Take over the calls of a broken-off answer to the same request, instead of beginning them again. If the store
+        does not say whether it was taken over, returns the effects to perform instead of all later ones."""
         try:
             if (resumption := await take_over_answer(self.grafter, self.exchange)) is not None:
                 self.machine.resume(resumption)
@@ -139,7 +137,7 @@ async def note_answer(
     grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True
 ) -> None:
     """Note the turns of an answer that was passed on unchanged. `whole` False: the answer broke off, and the client may
-    have kept any beginning of it. Never raises."""
+    have kept any part of it from the start. Never raises."""
     try:
         reader, decoder = NoteReader(exchange), Decoder(content_type)
         items = [*decoder.feed(body), *decoder.flush()]
@@ -155,7 +153,7 @@ async def note_answer(
 
 
 def concerns(exchange: Exchange, body: bytes) -> bool:
-    """Whether a complete answer may need any work: most hold no call."""
+    """Whether a complete answer may need processing. Most hold no call."""
     if exchange.resumes is not None or exchange.target.operation is Operation.CACHE:
         return True
     return holds(body, markers_of(exchange))

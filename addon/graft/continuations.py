@@ -1,4 +1,4 @@
-"""Answers that end with a continuationToken, until the client asks for the rest."""
+"""Caches answers that end with a continuationToken until the client asks for the rest."""
 
 import base64
 
@@ -16,12 +16,12 @@ class Continuations:
         self._paused.put((session, _bytes_of(token)), paused, len(token) + paused.size)
 
     def find(self, session: str, token: str) -> Paused | None:
-        """The answer that the token continues."""
+        """Returns the answer that the token continues."""
         return self._paused.get((session, _bytes_of(token)))
 
 
 def _bytes_of(token: str) -> bytes | str:
-    """The bytes of a token: clients may send it back in base64's other alphabet."""
+    """The token's bytes. Clients may send it back in base64's other alphabet."""
     try:
         return base64.b64decode(
             token.translate(_STANDARD).rstrip("=") + "=" * (-len(token.rstrip("=")) % 4), validate=True

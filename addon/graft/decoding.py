@@ -1,4 +1,4 @@
-"""Cuts the body of an answer into documents. The answer itself tells its framing, whatever was asked for."""
+"""Cuts the body of an answer into documents. The body determines the framing, whatever the request asked for."""
 
 import sys
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ _JSON = "application/json"
 _EVENTS = "text/event-stream"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _LONGEST = max(map(len, _FIELDS))
-_BLANK = 4096  # the most leading white space that is skipped before the framing is decided, in bytes
+_BLANK = 4096  # the most leading white space, in bytes, skipped before the framing is decided
 
 
 class Decoder:
-    """`framing`: None until the first bytes tell. JSON is an array or one document; other content types are sniffed.
-    `body`: the bytes of an answer that is not a stream (Framing.JSON), in any format. `events`: the decoder of
-    server-sent events, if the answer is such a stream."""
+    """`framing`: None until the first bytes decide it. JSON is an array or one document; other content types are
+    sniffed. `body`: the bytes of an answer that is not a stream (Framing.JSON), in any format. `events`: the decoder of
+    a stream of server-sent events."""
 
     def __init__(self, content_type: str, max_event: int = sys.maxsize) -> None:
         kind = content_type.partition(";")[0].strip().lower()
@@ -51,7 +51,7 @@ class Decoder:
         return items
 
     def flush(self) -> Sequence[Item]:
-        """End the body. Returns the last items of a stream."""
+        """End the body. Returns a stream's last items."""
         items: Sequence[Item] = ()
         if self.framing is None:
             items = self._begun(ended=True)

@@ -1,6 +1,6 @@
-"""What an answer machine asks of its shell, in order: what the client gets, and what is stored before that goes out.
+"""Effects: what an answer machine tells its shell to store and to send to the client, in order.
 
-If the store fails, the shell asks the machine for other effects, and performs them instead of the rest.
+If the store fails, the shell gets other effects from the machine and performs them instead of the rest.
 """
 
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from store.models import Call, Turn
 
 
 class Begin(NamedTuple):
-    """The answer begins: status 200, with the headers of the upstream's first answer."""
+    """Begin the client's answer: status 200, with the headers of the first upstream answer."""
 
 
 class Show(NamedTuple):
-    """The client gets these bytes, never b""."""
+    """Send the client these bytes, never b""."""
 
     data: bytes
 
 
 class Refuse(NamedTuple):
-    """The client has got nothing yet, and gets an error. `own`: the error is the proxy's, Google-shaped JSON; otherwise
-    the upstream's, with its headers."""
+    """Send the client, which has received nothing yet, an error. `own`: the error is the proxy's, Google-shaped JSON;
+    otherwise the upstream's, with its headers."""
 
     status: int
     body: bytes
@@ -31,8 +31,7 @@ class Refuse(NamedTuple):
 
 
 class Save(NamedTuple):
-    """Store the turn so far, with its new calls and the keys by which it is found. `last`: the client's turn ends with
-    the next bytes."""
+    """Store the turn so far, its new calls, and the keys that find it. `last`: the next bytes end the client's turn."""
 
     turn: Turn
     calls: list[Call]
@@ -41,7 +40,7 @@ class Save(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Note a turn that hides nothing, by its keys and the chain that belongs to the first key."""
+    """Note a turn without hidden parts under these keys. `chain` belongs to the first key."""
 
     keys: list[bytes]
     chain: bytes
@@ -55,21 +54,21 @@ class Pause(NamedTuple):
 
 
 class Start(NamedTuple):
-    """These calls are complete and stored. Begin each call whose InitialState says so, while the answer goes on; some
-    wait for others of these."""
+    """Begin each of these calls whose InitialState says so, while the answer continues. All are complete and stored.
+    Some must wait for others in the list."""
 
     calls: tuple[tuple[CapturedCall, InitialState], ...]
 
 
 class Wait(NamedTuple):
-    """Wait for these calls of the step, and give the machine their responses."""
+    """Wait for these calls of the step, and give their responses to the machine."""
 
     calls: tuple[CapturedCall, ...]
 
 
 class Send(NamedTuple):
-    """Send this request upstream, and feed the machine the answer. `goes_on`: the request asks for the rest of the
-    answer before, whose calls belong to the same step."""
+    """Send this request upstream, and feed the answer to the machine. `goes_on`: the request asks for the rest of the
+    previous answer, and their calls belong to one step."""
 
     body: bytes
     goes_on: bool = False

@@ -1,6 +1,6 @@
 """Decides whether a turn of a history is an entry of the ledger. Pure: histories and records in, verdicts out.
 
-A hit needs proof, and several entries that fit must mean the same. `docs/architecture.md` says what counts, and why.
+A match needs proof, and if several entries fit, all must mean the same. `docs/architecture.md` gives the rules.
 """
 
 import enum
@@ -22,30 +22,30 @@ from store.models import Step as Recorded
 from store.models import Turn as Entry
 
 ENOUGH = ENOUGH_WORDS
-"""So many different words in the turns that the client still sends are no coincidence."""
+"""With this many different words in the turns that the client still sends, a match is no coincidence."""
 
 ENOUGH_ALONE = 6
-"""The same for a turn's own words alone."""
+"""The same limit for the turn's own words alone."""
 
 SAYS_SOMETHING = 4
-"""Turns with fewer different words do not count: any number of short phrases may coincide."""
+"""Turns with fewer different words do not count: short phrases often coincide."""
 
 _exact = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Miss(enum.StrEnum):
-    """Why a turn with words that the session knows matches none of its entries."""
+    """Why a turn matches no entry, although entries have its words."""
 
     AMBIGUOUS = "ambiguous"  # several entries fit, and mean different things
     PLAIN = "plain"  # a turn without calls reads the same
     MARKS = "marks"  # the client's ids or signatures belong to another turn
-    ANSWERS = "answers"  # the client answered calls of several such turns, and its answers do not say which
-    CONTEXT = "context"  # the turns before it have changed, and its words may be a coincidence
+    ANSWERS = "answers"  # the client answered calls of several such turns, and its results do not decide between them
+    CONTEXT = "context"  # the turns before it have changed, and its words may coincide
 
 
 class Verdict(NamedTuple):
-    """`true`: what the turn stands for. `lasts`: later turns cannot change this. `alike`: the entries that fit; they
-    mean the same, but may be turns of other chats."""
+    """`true`: the entry's true turn. `lasts`: later turns cannot change the verdict. `alike`: the entries that fit;
+    they mean the same, but may be turns of other chats."""
 
     true: tuple[TrueTurn, ...] = ()
     miss: Miss | None = None
@@ -57,7 +57,7 @@ NOTHING = Verdict()
 
 
 class Place(NamedTuple):
-    """A turn of a history. `marks`: the key of each (kind, value) that the model marked the turn with."""
+    """A turn of a history. `marks`: the model's marks in the turn as (kind, value), each with its key."""
 
     body: bytes
     turns: Sequence[HistoryTurn]
@@ -70,14 +70,15 @@ class Place(NamedTuple):
 
 
 def by_marks(place: Place, found: LedgerMatches) -> Verdict:
-    """What a turn is by echoed marks that only one entry has."""
+    """The verdict on a turn by echoed marks that only one entry has."""
     meant: dict[str, None] = {}
     alike: dict[str, None] = {}
     for (kind, _), key in place.marks.items():
         ids = found.by_key.get(key, [])
         if not ids or key in found.crowded or not same(ids, found):
             continue
-        if kind != "interaction":  # the service names each interaction once, also one with calls behind its first end
+        # the service gives each interaction a unique name, also if calls follow its first end
+        if kind != "interaction":
             if key in found.plain or not any(reads_as(place.turn, found.turns[turn_id]) for turn_id in ids):
                 continue  # the client edited the turn or invented the id
             if _follows_its_steps(place, found.turns[ids[0]]):
@@ -104,14 +105,14 @@ def reads_as(turn: HistoryTurn, entry: Entry) -> bool:
 
 
 def _has_changed(turn: HistoryTurn, entry: Entry) -> bool:
-    """Whether an entry that was found by a turn's words has other words by now: a retry has continued it, and ended it
-    otherwise. The client has kept the words of the answer that broke off."""
+    """Whether the words of the entry are no longer those of the turn: a retry has continued the answer to a different
+    end, and the client has kept the words of the answer that broke off."""
     return not entry.bound and not reads_as(turn, entry)
 
 
 def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = False) -> Verdict:
-    """What a turn is by a key that entries share: they must mean the same. `named`: the key holds the chat's own name,
-    so all entries belong to this chat, and the newest delivered one is meant."""
+    """The verdict by a key that several entries may share: all must mean the same. `named`: the key contains the chat's
+    name, so all entries belong to this chat, and the newest delivered one is meant."""
     ids = found.by_key.get(key, [])
     if key in found.plain:
         return Verdict(miss=Miss.PLAIN) if ids else NOTHING
@@ -132,7 +133,7 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
 
 
 def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence[str]:
-    """The entries that the turn's marks allow. Clients echo ids and signatures; some invent ids if the model gave
+    """The entries that agree with the turn's marks. Clients echo ids and signatures; some invent ids if the model sent
     none."""
     if not place.marks:
         return ids
@@ -150,13 +151,13 @@ def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence
 
 
 def _split(marks: Collection[tuple[str, bytes]]) -> tuple[set[bytes], set[bytes]]:
-    """Splits marks into the ids of calls and all others."""
+    """Split marks into the ids of calls and all others."""
     calls = {value for kind, value in marks if kind == "call"}
     return calls, {value for kind, value in marks if kind != "call"}
 
 
 def same(ids: Sequence[str], found: LedgerMatches) -> bool:
-    """Whether entries mean the same: the same words, calls and results."""
+    """Whether the entries have the same words, calls and results."""
     return len(ids) < 2 or len({_meaning(found.turns[turn_id], found.calls) for turn_id in ids}) == 1
 
 
@@ -172,7 +173,7 @@ def _meaning(entry: Entry, calls: Mapping[str, Call]) -> bytes:
 
 
 def _plain(part: Document) -> Document:
-    """A part without the fields that differ each time the model repeats it."""
+    """A part without the fields that change each time the model repeats it."""
     part = {key: value for key, value in part.items() if key not in ("thoughtSignature", "thought_signature")}
     if isinstance(call := part.get("functionCall"), dict):
         part["functionCall"] = {key: value for key, value in call.items() if key != "id"}
@@ -183,7 +184,7 @@ def _plain(part: Document) -> Document:
 
 
 def says_enough(body: bytes, turns: Sequence[HistoryTurn]) -> bool:
-    """Whether the words of these turns cannot have come together by chance."""
+    """Whether these turns have too many different words for a coincidence."""
     words = 0
     for turn in reversed(turns):
         if (count := turn.word_count(body)) >= SAYS_SOMETHING:
@@ -197,14 +198,15 @@ def says_enough(body: bytes, turns: Sequence[HistoryTurn]) -> bool:
 
 
 def _by_client_results(place: Place, alike: Sequence[TrueTurn], *, is_same: bool) -> Verdict:
-    """Choose among passed-through turns that look the same to the client, newest first, by the results after the turn.
-    A miss if the results do not decide, as one chat must not get another chat's results. `is_same`: the turns mean the
-    same."""
+    """Choose among passed-through turns that look the same to the client, newest first, by the results that follow. A
+    miss if the results do not decide, because one chat must not get another chat's results. `is_same`: the turns mean
+    the same."""
     visible, index = place.turn.contents(place.body), place.at
     answered = place.turns[index + 1].contents(place.body) if index + 1 < len(place.turns) else []
     is_new = index + 2 >= len(place.turns)  # nothing follows the results yet, so they are new
     client_results = {true.turn_id: _client_results(visible, answered, true) for true in alike}
-    if not any(client_results.values()):  # unanswered calls are invalid: the newest is meant, if all mean the same
+    # a history with unanswered calls is invalid, so the newest turn is meant if all mean the same
+    if not any(client_results.values()):
         return Verdict(tuple(alike[:1]) if is_same else (), None if is_same else Miss.AMBIGUOUS, lasts=False)
     fits = [
         true
@@ -222,7 +224,7 @@ def _by_client_results(place: Place, alike: Sequence[TrueTurn], *, is_same: bool
 
 
 def _client_results(visible: Sequence[Document], answered: Sequence[Document], true: TrueTurn) -> dict[str, Document]:
-    """The client's results of the calls of a turn, by call id."""
+    """The client's results for the calls of a turn, by call id."""
     unmatched = responses_in(answered)
     found = [take_response(call, unmatched) for call in client_calls(visible, true)]
     return {
@@ -233,7 +235,7 @@ def _client_results(visible: Sequence[Document], answered: Sequence[Document], t
 
 
 def _with_same_results(alike: Sequence[TrueTurn]) -> tuple[TrueTurn, ...]:
-    """The newest of these turns, if they differ only in time."""
+    """The newest of these turns, if all have the same contents and results."""
     known = [([step.content for step in true.steps], list(true.responses.values())) for true in alike]
     return tuple(alike[:1]) if all(one == known[0] for one in known) else ()
 
@@ -248,7 +250,7 @@ def true_turns(ids: Sequence[str], found: LedgerMatches) -> tuple[TrueTurn, ...]
 
 
 def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
-    """A ledger entry with the present results of its calls."""
+    """A ledger entry with the current results of its calls."""
     steps = [_step(step, calls) for step in entry.steps]
     responses = {
         slot.call_id: outcome_of_call(call) if (call := calls.get(slot.call_id)) and call.status.final else None

@@ -1,4 +1,4 @@
-"""The state that the request and the answer of one exchange share, and the outcomes of a request."""
+"""The state that one exchange's request and answer share, and the outcomes of a request."""
 
 from dataclasses import dataclass, field
 
@@ -19,8 +19,8 @@ from store.models import Step
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """An answer whose rest the client may ask for. `added`, `mode` and `rounds`: of the last request that a loop made
-    for it. `steps` and `visible`: the result of its earlier rounds."""
+    """An answer whose rest the client may request. `added`, `mode` and `rounds`: of the loop's last request. `steps`
+    and `visible`: the result of the loop's earlier rounds."""
 
     answer: AnswerRewriter
     added: tuple[Document, ...] = ()
@@ -46,12 +46,12 @@ class Paused:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request that went upstream with grafted tools, and what is needed to capture its answer.
+    """A request that went upstream with grafted tools, and the state for capturing its answer.
 
-    `request`: the client's, because the ledger knows turns by the client's history, under these `keys`. `resumes`: the
-    answer that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so
-    that none of them is mistaken for a turn with hidden calls. `incoming`: for `request_key`.
-    `proxy_id`: the proxy that makes the answer. `summary`: for the line about the request.
+    `request`: the client's; the ledger knows turns by the client's history, under these `keys`. `resumes`: the answer
+    that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so that none
+    is mistaken for a turn with hidden calls. `incoming`: for `request_key`. `proxy_id`: the proxy that makes the
+    answer. `summary`: for the log line.
     """
 
     wire: Wire
@@ -72,8 +72,8 @@ class Exchange:
 
     @property
     def request_key(self) -> bytes:
-        """The key by which a retry of the request finds this answer if it breaks off; b"" if it never does. Computed on
-        demand: few answers hold calls, and bodies are long."""
+        """The key by which a retry finds this answer if it breaks off, or b"" if no retry can. Computed on demand: few
+        answers hold calls, and bodies are long."""
         if self.incoming is None:
             return b""
         url, digest = self.incoming.url.encode("utf-8", "surrogatepass"), xxhash.xxh3_128_digest
@@ -88,8 +88,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The request goes upstream with this body. `exchange`: for capturing the answer, None if it passes unchanged.
-    `noted`: for noting the turns of an answer that passes unchanged, None for no notes. `summary`: None if the request
+    """Send the request upstream with this body. `exchange`: for capturing the answer, None if the answer passes
+    unchanged. `noted`: for noting the turns of an unchanged answer, None for no notes. `summary`: None if the request
     could not be understood."""
 
     body: bytes
@@ -99,7 +99,7 @@ class Forward:
 
 
 STORE_FAILED = "the store does not answer; the proxy's log has more"
-"""The whole message for clients and models: a store's own error names the user's files."""
+"""The whole message for clients and models: the store's error text contains paths of the user's files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rewrites a request: reads it, exchanges its tools, rewrites its history, and waits for missing results.
+"""Rewrites a request: reads it, replaces its tools, rewrites its history, and waits for missing results.
 
 One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results.
 """
@@ -54,19 +54,19 @@ async def never() -> None:
 
 
 class GraftFailed(Exception):
-    """The graft failed with an unexpected error, which the log holds."""
+    """An unexpected error in the graft. The log holds the cause."""
 
 
 type ExchangeFailed = GraftFailed | StoreUnavailable
-"""Why an exchange could not be handled. `graft_on_store_error` says what happens then."""
+"""Why an exchange could not be handled. `graft_on_store_error` decides what follows."""
 
 EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
-"""The same, for an `except`."""
+"""The same types, for an `except`."""
 
 
 class Grafter:
-    """`owners`: what runs the calls; None: all calls are answered by hand. `budget`: for what is remembered; None: one
-    of its own. `warner`: what is mentioned once was mentioned by it; None: nothing was."""
+    """`owners`: runs the calls; None: all calls are answered by hand. `budget`: for the caches; None: a separate
+    budget. `warner`: knows the warnings already given; None: none were."""
 
     def __init__(
         self,
@@ -94,13 +94,12 @@ class Grafter:
         self._tool_counter = ToolCounter()
 
     def _forget(self) -> None:
-        """Forget what is remembered of histories."""
+        """Clear the caches of histories."""
         self.prefixes.clear()
         self.true_turns.clear()
 
     async def session_config(self, session: str) -> SessionConfig | None:
-        """The session's configuration; None if its traffic is not to be touched. Raises
-        EXCHANGE_FAILED."""
+        """The session's configuration; None: do not touch its traffic. Raises EXCHANGE_FAILED."""
         return await self._config(self.session_configs.of(session))
 
     async def door_config(self, session: str) -> SessionConfig:
@@ -123,9 +122,9 @@ class Grafter:
         hangup: Hangup = never,
         is_expected: bool = False,
     ) -> Outcome:
-        """Decide what becomes of a request. Never raises: a request that cannot be understood passes untouched, and if
-        the store or the graft fails, the settings say what happens. `is_expected`: the configuration is the session's
-        last known one, and is read again."""
+        """Decide the outcome of a request. Never raises: a request that cannot be understood passes untouched, and the
+        settings decide what follows if the store or the graft fails. `is_expected`: `config` is the session's last
+        known configuration, and is read again."""
         target, body = incoming.target, incoming.body
         self.metrics.count_request(target.surface, target.operation)
         try:
@@ -149,7 +148,7 @@ class Grafter:
             return self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
 
     def failure_outcome(self, target: Target, body: bytes, error: ExchangeFailed) -> Outcome:
-        """What becomes of a request if the store or the graft has failed."""
+        """The outcome of a request if the store or the graft has failed."""
         broken = isinstance(error, GraftFailed)
         if not broken:
             self.metrics.error("store")
@@ -161,7 +160,7 @@ class Grafter:
         return Reply(500 if broken else 503, "application/json; charset=UTF-8", _error_body(wire_of(target), error))
 
     def failed(self, error: Exception, what: str = "an answer could not be captured") -> "GraftFailed":
-        """Log an unexpected error. Returns the failure to raise or report. `what`: its meaning, in words."""
+        """Log an unexpected error. Returns the failure to raise or report. `what`: a sentence for the log."""
         self.metrics.error("graft")
         logger.error(what, exc_info=error)
         return GraftFailed(f"{what}: {type(error).__name__}")
@@ -180,7 +179,7 @@ class Grafter:
         hangup: Hangup,
         is_expected: bool,
     ) -> Outcome:
-        """`body`: the request's, readable."""
+        """`body`: the request's, without invalid text."""
         wire = wire_of(incoming.target)
         path = wire.path(body)
         request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
@@ -255,12 +254,12 @@ class Grafter:
         return summary
 
     def _remember(self, wire: Wire, config: SessionConfig, path: Sequence[str], request: Request) -> None:
-        """Remember the request's beginning, with its ledger look-ups, and as it was rewritten."""
+        """Cache the request's beginning, its ledger look-ups and its rewritten form."""
         if wire.native:
             self.prefixes.keep(config.session, path, request)
 
     def _may_hide(self, config: SessionConfig) -> bool:
-        """Whether answers of the session hide parts from their clients, or once did."""
+        """Whether answers of the session hide parts from clients, or may have done so before."""
         return config.strips or bool(config.toolbox.names) or config.revision != 0
 
     async def _cached_plan(self, config: SessionConfig, cached: str) -> ToolPlan | None:
@@ -322,7 +321,7 @@ class Grafter:
         turn_ids: Mapping[int, str],
         revision: int | None,
     ) -> Hits:
-        """`revision`: the oldest revision of the ledger that will do."""
+        """`revision`: the oldest acceptable revision of the ledger."""
         return await hits_of(
             self.store,
             config.session,

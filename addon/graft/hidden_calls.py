@@ -1,7 +1,7 @@
-"""The last look at what a client is sent: no call of a grafted tool, wherever a client may look for one.
+"""The last check before bytes go to a client: they contain no call of a grafted tool.
 
-The reading takes calls out of the places where the service puts them. A broken answer may have one elsewhere: in a list
-where an object belongs, beside its place, in an event of another kind, within a step of another kind.
+`Reading` takes calls out of the places where the service puts them. A broken answer may have one elsewhere: in a list
+instead of an object, in the wrong field, in an event or a step of another type.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ from addon.surfaces.base import Framing
 
 
 def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) -> bool:
-    """Whether whole events, or a whole document, hold a call that the client may not see, or cannot be read and may
-    hold one."""
+    """Whether whole events, or a whole document, hold a call that the client may not see. True also if they cannot be
+    read and may hold one."""
     if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
         return False
     naming = exchange.naming
     try:
         for name in called_names(_documents(data, framing)):
-            is_further_piece = not name and naming.own  # of a call of the client's own
+            is_further_piece = not name and naming.own  # of one of the client's own calls
             if not is_further_piece and naming.toolset_name(str(name)) is not None:
                 return True
     except Malformed:

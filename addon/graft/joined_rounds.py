@@ -6,12 +6,12 @@ from addon.core.answers.answer import FILLER
 from addon.core.answers.usage import Usage
 from addon.core.framing.documents import Document, as_list, content_of, objects, parts_of
 
-_EMPTY: tuple[Document, ...] = ({}, {"text": ""})  # what `Parts` leaves out
+_EMPTY: tuple[Document, ...] = ({}, {"text": ""})  # values that `Parts` leaves out
 _ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
 
 
 class JoinedRounds:
-    """Makes one answer of the documents of several rounds: one responseId, and the usage that the client gets."""
+    """Joins the documents of several rounds into one answer, with one responseId and the usage for the client."""
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -28,7 +28,7 @@ class JoinedRounds:
         return {**self._meta, **({} if self._response_id is None else {"responseId": self._response_id})}
 
     def resume(self, usage: Sequence[Document], meta: Document) -> None:
-        """Continue after rounds with this usage."""
+        """Continue after earlier rounds with this usage."""
         for counts in usage:
             self.begin_round()
             self.usage.record(counts)
@@ -38,7 +38,7 @@ class JoinedRounds:
         self.usage.begin_round()
 
     def note(self, response: Document) -> None:
-        """Record the metadata of a response, whether the client gets it or not."""
+        """Record the metadata of a response, visible or not."""
         if isinstance(usage := response.get("usageMetadata"), dict):
             self.usage.record(usage)
         if "modelVersion" in response:
@@ -49,7 +49,7 @@ class JoinedRounds:
                 self._response_id = response["responseId"]
 
     def part_of_answer(self, response: Document) -> Document:
-        """A response document of a later round as part of the whole answer."""
+        """Adapts a later round's response document to the answer."""
         if self.rounds == 1:
             return response
         joined = dict(response)
@@ -61,11 +61,11 @@ class JoinedRounds:
         return joined
 
     def filled(self, response: Document) -> Document:
-        """The response with a part in each candidate: a chat forgets a turn if one of its events has no part. A
-        candidate that the model or the service broke off stays as it is, so that the client sees that."""
+        """The response with a part in each candidate, because a chat forgets a turn if one of its events has no part. A
+        candidate that the model or the service broke off stays unchanged, so that the client sees the break."""
         candidates = as_list(response.get("candidates"))
         if len(candidates) == 1 and isinstance(candidates[0], dict) and not is_empty(candidates[0]):
-            return response  # as most are
+            return response  # the usual case
         if not candidates and "promptFeedback" not in response:
             return {**response, "candidates": [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]}
         filled = [
@@ -77,8 +77,9 @@ class JoinedRounds:
         return {**response, "candidates": filled} if filled != candidates else response
 
     def merged(self, last: Document | None, before: Sequence[Document], parts: Sequence[Document] | None) -> Document:
-        """One response for all rounds of an answer that is not a stream: `last`, the last round's (None if all of it is
-        hidden), with the parts of earlier rounds before its own. `parts`: its own parts, if it came in pieces."""
+        """One response for all rounds of an answer that is not a stream. `last`: the last round's response, None if all
+        of it is hidden; the parts of earlier rounds come before its own. `parts`: the last round's parts, if it came in
+        pieces."""
         response = self.made([], "STOP") if last is None else last
         if self.rounds == 1:
             return response
@@ -91,7 +92,7 @@ class JoinedRounds:
         return {**response, "candidates": candidates}
 
     def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
-        """A response document of the proxy's own."""
+        """A response document made by the proxy."""
         candidate: Document = {"content": {"parts": list(parts) or [FILLER], "role": "model"}, "index": 0}
         if finish is not None:
             candidate["finishReason"] = finish
@@ -99,5 +100,5 @@ class JoinedRounds:
 
 
 def is_empty(candidate: Document) -> bool:
-    """Whether a candidate has no part that holds anything."""
+    """Whether no part of a candidate has content."""
     return not any(parts_of(content_of(candidate)))

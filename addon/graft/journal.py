@@ -16,8 +16,8 @@ from store.models import Call, Progress, Step, Turn
 
 
 class TurnIds:
-    """The ids of one answer's turns. The first candidates of all its rounds are one turn of the client; each further
-    candidate is another."""
+    """The ids of one answer's turns. The first candidates of all rounds share one; each further candidate has its
+    own."""
 
     def __init__(self) -> None:
         self._first = ""
@@ -26,7 +26,7 @@ class TurnIds:
         self._first = turn_id
 
     def __call__(self, index: int) -> str:
-        """The id of a candidate's turn."""
+        """The turn id of the candidate at this index."""
         if index:
             return new_turn_id()
         self._first = self._first or new_turn_id()
@@ -34,9 +34,9 @@ class TurnIds:
 
 
 class Journal:
-    """`steps` and `visible`: the result of the rounds before the present one. `current_visible`: the parts of it that
-    the client has in answer to its present request. `clock` gives the store's time, `initial_state` a call's state
-    when it is stored. `joined` holds usage and metadata of all rounds."""
+    """`steps` and `visible`: the result of the rounds before the current one. `current_visible`: the visible parts that
+    answer the client's current request. `clock` gives the store's time. `initial_state` decides a call's state when it
+    is stored. `joined` holds the usage and metadata of all rounds."""
 
     def __init__(
         self,
@@ -55,21 +55,21 @@ class Journal:
         self.current_visible: list[Document] = []
         self.joined = joined
         self._saved: dict[int, tuple[int, bool]] = {}
-        """By candidate of the present round: the number of calls stored, and whether the turn was stored as ended."""
+        """By candidate of the current round: the number of calls stored, and whether the turn was stored as ended."""
         self._noted: dict[int, bytes] = {}
         self._steps: dict[Candidate, tuple[list[Document], list[CallSlot], Step]] = {}
-        """The steps as last made, with what they were made of."""
+        """The last step made of each candidate, with the parts and slots that it was made of."""
         self._turns: dict[str, Turn] = {}
         """The turns as last stored, by id."""
         self.complete: dict[str, int] = {}
-        """The turns that have ended cleanly: id → index of the candidate."""
+        """The turns that ended cleanly: id → index of the candidate."""
         self._ended: set[str] = set()
-        """The ids of the turns that can be found by their visible parts."""
+        """The ids of the turns that their visible parts find."""
         self._past: list[Candidate] = []
         """The candidates of the finished rounds."""
         self._resumed: list[Document] = [*self.visible]
-        self._turn_id = ""  # of the client's turn, once a round of it is complete
-        self._taken_over = ""  # the id of a broken-off turn that is continued here
+        self._turn_id = ""  # of the client's turn, once one of its rounds is complete
+        self._taken_over = ""  # the id of the broken-off turn that this answer continues
 
     @property
     def unsettled(self) -> list[str]:
@@ -77,7 +77,7 @@ class Journal:
         return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
 
     def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, InitialState]]:
-        """Continue the turn of an answer that broke off. Returns its calls."""
+        """Continue the turn of a broken-off answer. Returns its calls."""
         self._turn_id = resumption.turn_id
         self._taken_over = resumption.turn_id
         self.steps, self.visible = list(resumption.steps), list(resumption.visible)
@@ -91,15 +91,15 @@ class Journal:
         return calls
 
     def progress(self, anew: Sequence[CapturedCall] = ()) -> Save:
-        """Record that all rounds so far are complete, so that a retry of the request continues after them. `anew`:
-        their calls that are not stored yet."""
+        """Record that all rounds so far are complete, so that a retry continues after them. `anew`: their calls that
+        are not stored yet."""
         turn = self._turn(self._turn_id, self.visible, self.steps)
         numbers = {slot.call_id: number for number, step in enumerate(self.steps) for slot in step.slots}
         calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in anew]
         return Save(turn, calls, [], last=False)
 
     def begin_answer(self, candidates: Sequence[Candidate]) -> None:
-        """Begin the answer of the present round. The calls that `candidates` hold are already stored."""
+        """Begin the answer of the current round. The calls that `candidates` hold are already stored."""
         self._saved = {one.index: (len(one.captured), False) for one in candidates}
         self._steps.clear()
 
@@ -114,14 +114,14 @@ class Journal:
                 self.current_visible += candidate.current_visible_parts
 
     def has_news(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether there may be anything to store. Most events bring nothing."""
+        """Whether there may be something to store. Most events bring nothing new."""
         for one in candidates:
             if self._saved.get(one.index, (0, False)) != (len(one.captured), one.ended):
                 return True
         return False
 
     def fresh(self, candidates: Sequence[Candidate]) -> list[tuple[CapturedCall, InitialState]]:
-        """The calls that are not stored yet, each with its state when it is stored."""
+        """The calls that are not stored yet, each with its initial state."""
         calls = [call for one in candidates for call in one.captured[self._saved.get(one.index, (0, False))[0] :]]
         return [(call, self._initial_state_of(call)) for call in calls]
 
@@ -132,9 +132,9 @@ class Journal:
         return initial_state
 
     def saves(self, candidates: Sequence[Candidate], *, complete: bool, cut: bool) -> Iterator[Save | Note]:
-        """What to store of these candidates of the present round before their bytes go out: new calls, and a turn that
-        has ended, also one without calls. `complete`: the whole answer has ended cleanly. `cut`: it holds an error, so
-        only a finishReason ends a turn: some clients read that one, and not the error."""
+        """What to store of these candidates of the current round before their bytes go out: new calls, and turns that
+        have ended, with or without calls. `complete`: the whole answer ended cleanly. `cut`: it contains an error, so
+        only a finishReason ends a turn; some clients read the finishReason and not the error."""
         for state in candidates:
             ends = (state.ended or (complete and not cut)) and not (state.answered_by_proxy or state.paused)
             stored, known = self._saved.get(state.index, (0, False))
@@ -152,20 +152,22 @@ class Journal:
                     self.complete[state.turn_id] = state.index
                 if fresh or not known or turn is not before:
                     calls = [self._call(state.turn_id, call, len(self.steps)) for call in fresh]
-                    # only a turn that has ended can be found by what the client sees of it
+                    # visible parts find only turns that have ended
                     yield Save(turn, calls, keys_of(self.exchange, visible) if ends else [], ends)
             elif self.exchange.notes:
                 yield from self._notes(state)
 
     def forget_ended(self) -> None:
-        """Forget the ended turns: the store failed to take one, so nothing finds it."""
+        """Forget the ended turns: the store failed to save one, so nothing can find them."""
         self._ended.clear()
 
     def beginnings(self, candidates: Sequence[Candidate]) -> Iterator[Note | Save]:
-        """What to store if the client may have kept any beginning of the visible parts of all rounds. `candidates`: the
-        present round's. Signatures are not noted: a retry sends them again, and there they prove the whole turn.
+        """What to store if the client may have kept any part of the answer from the start, over all rounds.
+        `candidates`: the current round's. Signatures are not noted: a retry sends them again, and there they prove the
+        whole turn.
 
-        All that it was sent, behind complete steps, is the turn of these steps, and of a retry that says the same."""
+        All visible parts together, after complete steps, are stored as a turn with these steps. A retry that produces
+        the same words shares it."""
         if not self.exchange.notes:
             return
         own = {visible_digest(self._turns[turn_id].visible) for turn_id in self._ended}
@@ -195,19 +197,19 @@ class Journal:
             yield Note(*plain_of(self.exchange, digest, visible))
 
     def _result(self, candidate: Candidate) -> tuple[list[Document], list[Step]]:
-        """The visible parts and the steps of all rounds, the present one's from this candidate."""
+        """The visible parts and the steps of all rounds. This candidate stands for the current one."""
         return [*self.visible, *candidate.visible_parts], [*self.steps, self._step(candidate)]
 
     def _step(self, candidate: Candidate) -> Step:
-        """The candidate's step; the same object as before if nothing is new."""
+        """The candidate's step. Returns the same object while nothing changes."""
         parts, slots = candidate.true_parts, candidate.slots
         if (made := self._steps.get(candidate)) is None or (parts, slots) != made[:2]:
             made = self._steps[candidate] = parts, [*slots], step_of(candidate)
         return made[2]
 
     def _turn(self, turn_id: str, visible: list[Document], steps: list[Step]) -> Turn:
-        """The turn to store; the same object as before if nothing is new. It is not delivered before the client has all
-        of it: until then a retry continues it."""
+        """The turn to store. Returns the same object while nothing changes. It is not marked as delivered: until the
+        client has all of it, a retry continues it."""
         rounds, before, progress = self.joined.usage.rounds, self._turns.get(turn_id), None
         usage = [one for one in rounds if one]
         if self.steps:

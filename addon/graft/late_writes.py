@@ -1,5 +1,5 @@
-"""Writes that nobody else can send again: those that a failing store refused are made later, and the latest of those
-that it took are made once more if its server may have lost them."""
+"""Writes that only this process can make. Writes that a failing store refused are made later; recent writes are
+repeated if the store's server may have lost them."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ logger = logging.getLogger("toolgraft")
 
 type Write = Callable[[], Awaitable[object]]
 
-_FIRST_PAUSE = 0.1  # seconds between the tries, doubled with each
+_FIRST_PAUSE = 0.1  # seconds between attempts at first, doubled after each
 _MAX_PAUSE = 5.0
 
-_KEPT = 60.0  # seconds before the latest write from which on writes are remembered
-_MOST = 1000  # of them
-MOST_BYTES = 4 << 20  # that they hold
+_KEPT = 60.0  # seconds before the latest write: older writes are forgotten
+_MOST = 1000  # the most writes remembered
+MOST_BYTES = 4 << 20  # the most bytes that they hold
 
 
 class _Remembered(NamedTuple):
@@ -29,7 +29,7 @@ class _Remembered(NamedTuple):
 
 
 class LateWrites:
-    """Each write has a key: of two with the same key, the first is made."""
+    """Writes by key. Of two waiting writes with the same key, the first is made."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -47,12 +47,13 @@ class LateWrites:
     def add(self, key: str, write: Write) -> None:
         self._waiting.setdefault(key, write)
         if self._retries is None or self._retries.done():
-            with contextlib.suppress(RuntimeError):  # without an event loop, `flush` makes it
+            with contextlib.suppress(RuntimeError):  # without an event loop, the next `flush` makes it
                 self._retries = asyncio.get_running_loop().create_task(self._retry(), name="writes made later")
 
     def remember(self, key: str, write: Write, size: int = 0) -> None:
-        """A write that the store has just taken, or whose call its server does not know, and that may be made twice.
-        `size`: of what it holds, in bytes, up to `MOST_BYTES`. If it has the key of another, it takes its place."""
+        """Remember a write for `repeat`. The store has just made it, or its server does not know the call; making it
+        twice does no harm. `size`: bytes that it holds, at most `MOST_BYTES`. It replaces an earlier one with the same
+        key."""
         self.forget(key)
         now = self._clock()
         self._remembered[key] = _Remembered(write, size, now)
@@ -61,7 +62,7 @@ class LateWrites:
             self.forget(next(iter(self._remembered)))
 
     def forget(self, key: str) -> None:
-        """What this write did no longer holds."""
+        """Forget the write with this key: its effect was undone or replaced."""
         if (made := self._remembered.pop(key, None)) is not None:
             self._remembered_bytes -= made.size
 
@@ -70,16 +71,16 @@ class LateWrites:
         return next(iter(self._remembered.values())).at
 
     def repeat(self) -> None:
-        """The store's server may have lost what was remembered: make it once more."""
+        """Make the remembered writes again: the store's server may have lost them."""
         for key, made in self._remembered.items():
             self.add(key, made.write)
 
     async def flush(self, keys: Iterable[str] | None = None) -> None:
-        """Make the waiting writes with these keys, each once; None: all. Raises StoreUnavailable."""
+        """Make the waiting writes with these keys (None: all) once each. Raises StoreUnavailable."""
         for key in list(self._waiting) if keys is None else keys:
             if key not in self._waiting:
                 continue
-            async with self._making:  # a write that is made once more could undo what came after it
+            async with self._making:  # a repeated write could undo a later one
                 if (write := self._waiting.get(key)) is not None:
                     with contextlib.suppress(AlreadyAnswered, UnknownCall):
                         await write()
@@ -87,7 +88,7 @@ class LateWrites:
                     self._made.set()
 
     async def wait(self, timeout: float) -> None:
-        """Return once no write is waiting, or after so many seconds."""
+        """Wait until no write is waiting, at most `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._waiting:
@@ -95,7 +96,7 @@ class LateWrites:
                     await self._made.wait()
 
     async def close(self) -> None:
-        """Try once more, and drop the writes that are refused again."""
+        """Try once more, and drop the writes that the store refuses again."""
         if self._retries is not None:
             self._retries.cancel()
         try:

@@ -1,4 +1,4 @@
-"""Looks up the model turns of a history in the ledger, and remembers the findings until a write concerns them."""
+"""Looks up the model turns of a history in the ledger, and caches the findings until a write affects them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,13 +19,13 @@ from store.models import LedgerChanges
 _NONE: Mapping[int, str] = MappingProxyType({})
 
 Missed = Callable[[HistoryTurn, Miss], None]
-"""Called with each turn that was not found although the session knows its words."""
+"""Called with each turn that was not found, although the session has entries with its words."""
 
 
 class Memo(NamedTuple):
-    """What was found for the first turns of a history under a root when the ledger was at `revision`. `on`: all that
-    this depends on, and maybe more, as the histories that continue this one share it. `turn_ids`: those that the client
-    gave for these turns."""
+    """The findings for the first turns of a history under a root, at this `revision` of the ledger. `on`: all that the
+    findings depend on, maybe more, because longer histories share it. `turn_ids`: the ids that the client gave for
+    these turns."""
 
     revision: int
     root: bytes
@@ -46,8 +46,8 @@ async def hits_of(
     turn_ids: Mapping[int, str] = _NONE,
     true_turns: TrueTurns | None = None,
 ) -> Hits:
-    """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the ids of turns for
-    which whoever keeps the history knows them. `true_turns`: those known by their ids. Raises StoreUnavailable."""
+    """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the turn ids that the
+    keeper of the history knows. `true_turns`: a cache by id. Raises StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
@@ -71,7 +71,7 @@ async def hits_of(
 def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:
     looked_up: list[tuple[bytes, Known]] = [(turn.key, turn.memo) for turn in turns if turn.memo is not None]
     on.keys.update([key for key, _ in looked_up])
-    for known in [known for _, known in looked_up if known.turn_ids or known.keys]:  # few do
+    for known in [known for _, known in looked_up if known.turn_ids or known.keys]:  # rarely any
         on.keys.update(known.keys)
         on.turn_ids.update(known.turn_ids)
 
@@ -79,8 +79,8 @@ def _depend(on: LedgerChanges, turns: Sequence[HistoryTurn]) -> None:
 def _remembered(
     store: Store, session: str, keys: Keys, history: History, revision: int | None, turn_ids: Mapping[int, str]
 ) -> tuple[Hits, list[int], LedgerChanges]:
-    """Returns the known model turns of a history, the indices to look up, and the known turns' dependencies if they
-    were computed. A model turn at the start of a history is never looked up."""
+    """The known model turns of a history, the indices to look up, and the known turns' dependencies if they were
+    computed. A model turn at the start of a history is never looked up."""
     memo: Memo | None = history.memo
     turns = history.turns
     hits: Hits = {}
@@ -107,8 +107,7 @@ def _remembered(
 
 
 def remembered_size(history: History) -> int:
-    """The approximate memory use, in bytes, of the true turns that are remembered with a history, and of what its
-    beginning was rewritten as."""
+    """The approximate memory use, in bytes, of a history's cached true turns and rewritten beginning."""
     memo: Memo | None = history.memo
     size = sum(true.size for here in memo.hits.values() for true in here) if memo is not None else 0
     return size + (history.beginning.size if history.beginning is not None else 0)
@@ -121,7 +120,7 @@ def has_true_turns(history: History) -> bool:
 
 
 def forget(history: History) -> None:
-    """Forget these again: true turns are looked up, and the beginning is rewritten, as if they were new."""
+    """Drop the cached true turns and the rewritten beginning."""
     history.beginning = None
     if history.memo is not None and history.memo.hits:
         history.memo = None
@@ -130,15 +129,15 @@ def forget(history: History) -> None:
 
 
 def _up_to(history: History, turn_ids: Mapping[int, str]) -> dict[int, str]:
-    """The ids of the turns that are remembered."""
+    """The ids of the turns up to the end of the cached part."""
     return {index: turn_id for index, turn_id in turn_ids.items() if index < history.remembered}
 
 
 async def store_client_results(
     store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept_by_service: bool = False
 ) -> bool:
-    """Store the client's results of calls that were passed through to it. Returns whether any was stored. The first
-    result of a call wins. `kept_by_service`: the service holds the history, and the client only names its turn."""
+    """Store the client's results of passed-through calls. Returns whether any was stored. The first result of a call
+    wins. `kept_by_service`: the service keeps the history, and the client only names its turn."""
     stored = False
     if store.read_only:
         return False

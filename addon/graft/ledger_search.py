@@ -1,6 +1,6 @@
-"""Searches the ledger for the turns of a history that are not known yet, by ever weaker proof.
+"""Searches the ledger for the unknown turns of a history, in the order of decreasing proof.
 
-`graft.evidence` says what proves that a turn is an entry.
+`graft.evidence` decides whether a turn is an entry.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from addon.graft.neighbours import Neighbours
 from addon.graft.search_state import Asked, SearchState, both
 
 _FEW = 16
-"""The unknown turns that are looked up at once, by all their keys: a look-up may be a round trip."""
+"""Up to this many unknown turns are looked up by all their keys in the first question, to save a round trip."""
 
 
 class Search(SearchState):
@@ -36,7 +36,7 @@ class Search(SearchState):
     # --- proof in the turn itself ---------------------------------------------------------------------------------
 
     def _read(self, wanted: Sequence[int]) -> dict[int, list[str]]:
-        """Read the turns' marks. Returns the turns' ids in the ledger, of those that are named or hold some."""
+        """Read the turns' marks. Returns the turn ids that are given for the turns, or that their placeholders hold."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids: dict[int, list[str]] = {}
         for index, key in zip(wanted, keys.owns([turns[index].digest for index in wanted]), strict=True):
@@ -51,8 +51,8 @@ class Search(SearchState):
         return ids
 
     async def _by_marks(self, wanted: Sequence[int]) -> None:
-        """Find turns by placeholder ids, and by the marks that clients echo. Unfound turns whose words are known stay
-        `open`."""
+        """Find turns by placeholder ids and by echoed marks. Turns that are not found, but whose words are known, go
+        into `open`."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids = self._read(wanted)
         verdicts = await self._look_up(ids, wanted)
@@ -74,7 +74,7 @@ class Search(SearchState):
                 self.settle(index, evidence.NOTHING, keys.chat, turn_ids=ids.get(index, []))
 
     def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
-        """Whether a turn is known by ids, with this verdict, or by its marks."""
+        """Settle a turn by its ids, with this verdict, or by its marks. Returns whether it was found."""
         under = self.keys.chat
         if not verdict.true and index in self.marks:
             verdict = evidence.by_marks(self.place(index), self.found)
@@ -89,7 +89,7 @@ class Search(SearchState):
     def _first_question(
         self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]
     ) -> tuple[dict[str, TrueTurn], list[str], list[bytes], list[bytes]]:
-        """The true turns of these ids that need not be looked up, and the arguments of the look-up of the others."""
+        """The cached true turns of these ids, and the arguments for looking up the rest."""
         turn_ids = dict.fromkeys(itertools.chain.from_iterable(ids.values()))
         by_id = self.true_turns.find(self.session, self.revision, turn_ids)
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
@@ -101,8 +101,8 @@ class Search(SearchState):
         return by_id, unknown, asked, known
 
     async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
-        """Find the entries with these ids and with the turns' marks, and which turns' words are known. Returns what the
-        turns with ids are."""
+        """Look up the entries with these ids and marks, and which turns' words are known. Returns the verdicts on the
+        turns with ids."""
         by_id, unknown, asked, known = self._first_question(ids, wanted)
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
@@ -117,7 +117,7 @@ class Search(SearchState):
     # --- proof by the turns before it -----------------------------------------------------------------------------
 
     async def _by_history(self) -> None:
-        """Find turns by all turns before them, else by words that cannot be a coincidence."""
+        """Find turns by all turns before them, or else by words that cannot coincide."""
         asked: dict[int, Asked] = {index: self._asked_of(index) for index in self.open}
         self.asked_for = asked
         await self.ask([key for mine in asked.values() for key in mine.all])
@@ -159,8 +159,8 @@ class Search(SearchState):
         return asked
 
     def _by_all_before(self, place: Place, asked: Asked) -> Verdict | None:
-        """What a turn is by all turns before it. They may be the rest of a longer history, so turns at the end of
-        longer histories must mean the same, unless the chat has a name."""
+        """The verdict on a turn by all turns before it. The history may be the end of a longer one, so turns at the end
+        of longer histories must mean the same, unless the chat has a name."""
         found, named = self.found, self.keys.is_named
         if named and (asked.whole in found.by_key or asked.whole in found.plain):
             return evidence.by_key(place, asked.whole, found, named=True)
@@ -173,7 +173,7 @@ class Search(SearchState):
         return proof
 
     def _by_words(self, place: Place, asked: Asked) -> Verdict:
-        """What a turn is by words that cannot be a coincidence: all that the client still sends up to it, or its own
+        """The verdict by words that cannot coincide: all that the client still sends up to the turn, or the turn's own
         words alone."""
         found, body, at = self.found, place.body, place.at
         own = evidence.by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
@@ -191,16 +191,16 @@ class Search(SearchState):
     # --- bare placeholders ----------------------------------------------------------------------------------------
 
     async def _bind(self, index: int) -> None:
-        """Bind a bare placeholder to a step that it can mean, and that the history does not hold already. The binding
-        includes all turns before it, not only the last: another chat may hold a bare placeholder after the same words
-        and mean another step."""
+        """Bind a bare placeholder to a step that it can mean and that the history does not contain yet. The binding
+        covers all turns before it, not only the last: another chat may have a bare placeholder after the same words and
+        mean another step."""
         turn, keys, user = self.turns[index], self.keys, self.keys.user(self.turns[index - 1].digest)
         bound = [keys.history(turn.key, turn.chain), keys.whole(turn.key, turn.chain)]
         if bound[1] in self.found.by_key:
             return  # bound under another system instruction; its words do not prove that it is this step
         turn_id = await self.store.bind(self.session, user, bound, exclude=self.used_ids())
         if turn_id is None:
-            self.settle(index, evidence.NOTHING, keys.root, keys=[user])  # until there is a step that it can mean
+            self.settle(index, evidence.NOTHING, keys.root, keys=[user])  # until a step appears that it can mean
         else:
             found = await self.store.look_up(self.session, turn_ids=[turn_id])
             self.settle(index, Verdict(true_turns([turn_id], found)), keys.root, keys=bound)

@@ -1,12 +1,12 @@
 """The answer machine: makes one answer to a client from one upstream answer, or from all rounds of a loop.
 
-Bytes go in; effects come out (`graft.effects`): in order, what the client gets and what is stored before that goes out.
-A shell drives the machine: `graft.capture` for an answer that mitmproxy has whole, `loop.runner` for all others. There
-is no I/O, no clock and no waiting here. `graft.machine_state` has the states, and the events that are possible in each.
+Bytes go in; effects come out (`graft.effects`): in order, what to send to the client and what to store before that. A
+shell drives the machine: `graft.capture` for a complete answer from mitmproxy, `loop.runner` for all others. The
+machine does no I/O, has no clock and never waits. `graft.machine_state` lists the states and their events.
 
-An event without a call passes as its original bytes. In a stream in Gemini's own language, events before the first
-call are not even parsed (`passes`). Only with `passthrough` does the client get a call of a grafted tool. It gets none
-because the store fails, and none in bytes that cannot be read.
+An event without a call passes as its original bytes. In a stream in Gemini's own format, events before the first call
+are not even parsed (`passes`). A client gets calls of grafted tools only with `passthrough`: neither a failing store
+nor unreadable bytes let one through.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,14 +40,14 @@ _CUT_SHORT = "an answer ended within the arguments of a call of"
 
 
 class BadAnswer(Exception):
-    """The answer of a later round is unusable, for example empty. The client got nothing of it, so a retry is safe."""
+    """A later round's answer is unusable, for example empty. The client received nothing of it, so a retry is safe."""
 
 
 class AnswerMachine:
-    """`body`: what a loop sends upstream; None: the answer ends with the first upstream answer. `owners`: who runs
-    each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any.
+    """`body`: the loop's first upstream request; None: the answer ends with the first upstream answer. `owners`:
+    decides who runs each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any.
 
-    `reading`: the present upstream answer. `has_unsaved`: the store failed to take something of the answer."""
+    `reading`: the current upstream answer. `has_unsaved`: the store failed to save a part of the answer."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class AnswerMachine:
         self._turn_ids = TurnIds()
         self._markers = markers_of(exchange, loops=rounds.runs_calls)
         self._beginnings_noted = False
-        # The incomplete answer that the present round continues:
+        # The incomplete answer that the current round continues:
         self._unfinished = exchange.resumes.answer if exchange.resumes is not None else None
         if self._unfinished is not None and 0 in self._unfinished.candidates:
             self._turn_ids.resume(self._unfinished.candidates[0].turn_id)
@@ -90,12 +90,12 @@ class AnswerMachine:
     # --- events: perform each of the returned effects before asking for the next ------------------------------
 
     def start(self) -> list[Effect]:
-        """The first request of a loop."""
+        """Begin the first request of a loop."""
         self._take("start")
         return self._send(self._rounds.first())
 
     def resume(self, resumption: Resumption) -> list[Effect]:
-        """Call this instead of `start`, or before `begin`: the answer continues one that broke off."""
+        """Continue a broken-off answer. Call this instead of `start`, or before `begin`."""
         self._take("resume")
         rounds, journal = self._rounds, self._journal
         rounds.resumption = resumption
@@ -116,7 +116,7 @@ class AnswerMachine:
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
 
     def begin(self, content_type: str = "") -> list[Effect]:
-        """Begin an upstream answer with status 200: the next one, or a retry of the present one."""
+        """Begin an upstream answer with status 200: the next one, or a retry of the current one."""
         self._take("begin")
         if not self._rounds.is_loop:
             self._joined.begin_round()
@@ -126,15 +126,16 @@ class AnswerMachine:
         return self._writer.frame(self.reading.framing)
 
     def passes(self, chunk: bytes) -> bool:
-        """Whether these bytes of a stream are whole events without a call, as most are. They go out unchanged, and are
-        neither parsed nor held back. Do not feed them."""
+        """Whether these bytes of a stream are whole events without a call, as most are. The shell sends them unchanged
+        and does not feed them."""
         if (self.state is State.WRITING or self.state is State.READING) and self.reading.passes(chunk):
             self.state = State.WRITING
             return True
         return False
 
     def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
-        """Take the next bytes of the present answer. Returns the client's bytes, or effects if there is more to do."""
+        """Process the next bytes of the current answer. Returns the client's bytes, or effects if more is to be
+        done."""
         self._take("feed")
         if self.state is State.OVER:
             return b""
@@ -160,13 +161,13 @@ class AnswerMachine:
         return data
 
     def finish(self, *, is_certain: bool = True) -> Iterator[Effect]:
-        """End the present answer cleanly. `is_certain` False: it may also have been cut off, because only the end of
-        its connection has ended it. Raises BadAnswer."""
+        """End the current answer cleanly. `is_certain` False: only the end of the connection ended it, so it may have
+        been cut off. Raises BadAnswer."""
         self._take("finish")
         return self._done(self._finish(is_certain))
 
     def take_responses(self, responses: Mapping[str, Document]) -> Iterator[Effect]:
-        """Take the responses, by call id, of the calls that were waited for."""
+        """Continue with the responses of the awaited calls, by call id."""
         self._take("take_responses")
         return self._done(self._next_request(responses))
 
@@ -180,14 +181,14 @@ class AnswerMachine:
         return [self._end("refused"), refusal]
 
     def fail(self, code: int, status: str, words: str) -> list[Effect]:
-        """End the answer with an error of the proxy's own, in the answer's present form."""
+        """End the answer with an error from the proxy, in the answer's current form."""
         self._take("fail")
         return self._fail(code, status, words)
 
     def on_store_failure(self) -> list[Effect] | None:
-        """The effects to perform instead of a failed Save and everything after it; None: go on, as the settings say. In
-        neither case does the client get an unknown call: its turn is not found again, and nothing else is lost. A
-        service that keeps the answer would refuse all that follows it, because nobody could answer its calls."""
+        """The effects to perform instead of a failed Save and everything after it; None: continue, as the settings say.
+        In neither case does the client get an unknown call: only the ledger entry of its turn is lost. A service that
+        keeps the answer would refuse all later requests, because nobody could answer its calls."""
         self.has_unsaved = True
         self._journal.forget_ended()
         has_calls = bool(self._journal.steps) or any(one.captured for one in self.reading.candidates)
@@ -196,7 +197,7 @@ class AnswerMachine:
         return self.fail(503, "UNAVAILABLE", STORE_FAILED)
 
     def close(self) -> list[Effect]:
-        """End the answer: nobody waits for it any longer. The client's turn is complete if its end was sent: some
+        """End an answer that nobody waits for any longer. The client's turn is complete if its end was sent: some
         clients stop reading there."""
         self._take("close")
         if self.state is not State.ENDING:
@@ -231,7 +232,7 @@ class AnswerMachine:
         )
 
     def _calls_left(self) -> int:
-        """How many calls the present step may have."""
+        """How many more calls the current step may have."""
         most, whole = self._settings.max_calls, self.exchange.config.max_tool_calls
         if whole is None:
             return most
@@ -250,21 +251,21 @@ class AnswerMachine:
                 break
 
     def _rest(self, written: Sequence[bytes], effects: Iterable[Effect], items: Sequence[Item]) -> Iterator[Effect]:
-        """Process the remaining `items`, behind what was written and the effects of the item before them."""
+        """Continue with the remaining `items`, after the bytes `written` and the effects of the item before them."""
         yield from self._write(b"".join(written))
         yield from effects
         if not self.is_over:
             yield from self._items(items)
 
     def _item(self, item: Item) -> bytes | Iterable[Effect]:
-        """Process an event: the client's bytes, or effects if there is more to do."""
+        """Process an event. Returns the client's bytes, or effects if more is to be done."""
         if item.data is None:  # blank lines, an array's end, an event that was cut off
             return self._unreadable() if holds(item.raw, self._wire.call_markers) else self._writer.between(item)
         reading = self.reading
         if not reading.passes_item(item):
             return self._document(item, item.data)
         is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
-        # The last event may lack its last line, as nothing follows it.
+        # The last event may lack its last line break, as nothing follows it.
         data = item.raw if is_last else self._writer.passthrough(item)
         notes = reading.final_notes() if FINISH in item.data else ()
         return [*notes, *self._write(data)] if notes else data
@@ -321,7 +322,7 @@ class AnswerMachine:
         return data
 
     def _saves(self, *, complete: bool = False) -> Sequence[Effect]:
-        """Store news before they go out, and begin the calls that are run."""
+        """Store new calls and ended turns before their bytes go out, and begin the calls that the proxy runs."""
         journal, candidates = self._journal, self.reading.candidates
         if not complete and not journal.has_news(candidates):
             return ()
@@ -330,7 +331,7 @@ class AnswerMachine:
         return [*saves, Start(fresh)] if fresh else saves
 
     def _checkpoint(self, answer: AnswerRewriter, token: str, visible: Document | None) -> Iterator[Effect]:
-        """Keep the answer if the client gets a token in the middle: the stream may break off after it."""
+        """Keep the answer if the client gets a token before the end: the stream may break off after it."""
         candidates = objects(visible.get("candidates")) if visible is not None and self._writer.streams else ()
         if any(one.get("continuationToken") and one.get("finishReason") is None for one in candidates):
             yield self._pause(answer, token)
@@ -397,7 +398,7 @@ class AnswerMachine:
         reading, writer = self.reading, self._writer
         is_unfinished = reading.is_unfinished
         yield from reading.final_notes()
-        if is_unfinished:  # its last event may have been an error
+        if is_unfinished:  # the last event may have been an error
             yield from self.beginnings()
         yield from self._saves(complete=True)
         if writer.streams:
@@ -430,10 +431,11 @@ class AnswerMachine:
         self._become(State.OVER)
         return End(outcome)
 
-    # --- what goes wrong --------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------------
 
     def _fail(self, code: int, status: str, words: str) -> list[Effect]:
-        """It goes out once the end is noted: the client may ask again as soon as it has it."""
+        """End with an error, which goes out after the end is noted: the client may retry as soon as it has the
+        error."""
         failure = self._writer.fail(code, status, words)
         return [self._end("error"), failure]
 
@@ -446,7 +448,7 @@ class AnswerMachine:
         yield Warn("an answer with a call could not be read: the client was given an error")
         yield from self._fail(502, "UNAVAILABLE", "the model's answer holds a call and cannot be read")
 
-    # --- what the client gets ---------------------------------------------------------------------------------
+    # --- output to the client ---------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> Iterable[Effect]:
         if not data:
@@ -460,8 +462,8 @@ class AnswerMachine:
         return self._writer.streams and holds_hidden_call(self.exchange, data, self._writer.framing)
 
     def _done(self, effects: Iterable[Effect]) -> Iterator[Effect]:
-        """The effects of an event, with adjacent bytes joined. An unexpected error ends the answer with an error,
-        because unread bytes may hold a call."""
+        """Join adjacent bytes among an event's effects. An unexpected error ends the answer with an error, because
+        unread bytes may hold a call."""
         if self.is_over:
             return
         written: list[bytes] = []
@@ -490,7 +492,7 @@ class AnswerMachine:
             yield Show(data)
         yield from ends
 
-    # --- questions --------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -498,7 +500,7 @@ class AnswerMachine:
 
     @property
     def can_retry(self) -> bool:
-        """Whether the present request can be sent again: the client was sent nothing of its answer."""
+        """Whether the current request can be sent again: the client has received nothing of its answer."""
         return self.state is State.ASKING or self.state is State.READING
 
     @property
@@ -516,7 +518,7 @@ class AnswerMachine:
 
     @property
     def is_last_round(self) -> bool:
-        """Whether the present request of a loop may not lead to calls."""
+        """Whether the loop's current request may not lead to calls."""
         return self._rounds.is_last
 
     @property
@@ -538,8 +540,8 @@ class AnswerMachine:
         return self._writer.keepalive()
 
     def beginnings(self) -> Iterator[Note | Save]:
-        """What to store if the client does not read to the end, or gets an error there: it may continue with any
-        beginning of what it was sent. Given once, and only for streams: nobody keeps the beginning of one document."""
+        """What to store if the client does not read to the end, or gets an error there: it may continue from any part
+        that it received. Yields once, and only for streams: no client keeps a part of a single document."""
         if not self._writer.streams or self._beginnings_noted:
             return
         self._beginnings_noted = True
@@ -558,17 +560,17 @@ class AnswerMachine:
 
     @property
     def first_turn(self) -> str:
-        """The id of the first candidate's turn, if it has ended cleanly, else ""."""
+        """The turn id of the first candidate, or "" if the turn has not ended cleanly."""
         return next((turn_id for turn_id, index in self._journal.complete.items() if index == 0), "")
 
 
 def _with_progress(effects: Sequence[Effect], progress: Save) -> list[Effect]:
-    """The effects at the end of a round, whose calls are saved together with the progress."""
+    """The effects at the end of a round, with the progress merged into the Save of its calls."""
     saves = [effect for effect in effects if isinstance(effect, Save)]
     calls = [call for save in saves for call in save.calls]
     return [progress._replace(calls=calls), *(effect for effect in effects if not isinstance(effect, Save))]
 
 
 def _holds_error(document: object) -> bool:
-    """Whether an event (or a list of one, as Code Assist sends them) holds an error."""
+    """Whether an event (for Code Assist, a list of one) holds an error."""
     return any(one.get("error") is not None for one in objects(document))

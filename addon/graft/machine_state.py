@@ -1,7 +1,7 @@
-"""The states of an answer in the making, and what its shell may do in each.
+"""The states of the answer machine, and the events that are possible in each.
 
-An event is a call of the method of that name of the answer machine. The machine refuses an event, and a step to another
-state, that the table does not have: `ImpossibleEvent`.
+An event is a call of the machine's method with that name. The machine raises `ImpossibleEvent` for an event or a
+transition that is not in the table.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ type Event = Literal["start", "resume", "begin", "feed", "finish", "take_respons
 
 
 class State(StrEnum):
-    NEW = "new"  # nothing was requested; without a loop, the upstream's answer has not begun
-    ASKING = "asking"  # a request is upstream
-    READING = "reading"  # its answer arrives; the client has nothing of it, so the request can be sent again
-    WRITING = "writing"  # the client has a part of this answer
-    ENDING = "ending"  # the client has the end of its turn, but more may arrive
-    CALLING = "calling"  # the calls of a step are waited for
+    NEW = "new"  # no request was sent; without a loop, the upstream's answer has not begun
+    ASKING = "asking"  # a request was sent upstream
+    READING = "reading"  # its answer arrives; the client has received nothing of it, so the request can be sent again
+    WRITING = "writing"  # the client has received a part of this answer
+    ENDING = "ending"  # the client has received the end of its turn, but more may arrive
+    CALLING = "calling"  # the answer waits for the calls of a step
     OVER = "over"  # the client's answer has ended, or nobody waits for it
 
 
@@ -48,8 +48,8 @@ TABLE: Mapping[State, Mapping[Event, tuple[State, ...]]] = {
     CALLING: {"take_responses": (ASKING, OVER), **_ALWAYS},
     OVER: {"feed": (OVER,), "finish": (OVER,), **_ALWAYS},
 }
-"""By state and event, the states that an event leads to, directly or one after the other."""
+"""By state and event: the states that an event leads to, directly or through another in the list."""
 
 
 class ImpossibleEvent(Exception):
-    """A mistake of the machine's shell, or of the machine."""
+    """An event or transition outside the table: a bug in the shell or in the machine."""

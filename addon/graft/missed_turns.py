@@ -1,4 +1,4 @@
-"""Counts and logs the model turns that were not found although the session knows their words."""
+"""Counts and logs the model turns that were not found, although the session has entries with their words."""
 
 import logging
 
@@ -23,7 +23,7 @@ _REASONS = {
 
 
 class MissedTurns:
-    """Each turn is counted and logged once, however often it is sent."""
+    """Counts and logs each turn once, however often it is sent."""
 
     def __init__(self, metrics: Metrics, budget: Budget) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Proof of a turn by another turn of its history: the known turn records what stood before it."""
+"""Proves a turn by another turn of its history: an entry records the turns before it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,14 +9,14 @@ from addon.graft.search_state import SearchState, both
 from store.models import Turn as Entry
 
 _ALIKE = 64
-"""How many entries with a turn's words, the newest, are tried against the turns after it."""
+"""How many entries with a turn's words, newest first, are checked against the turns after it."""
 
 _LINES = 3
-"""How many histories that a turn may continue are followed: each edit by a client makes another."""
+"""How many histories that a turn may continue are followed: each edit by a client starts another."""
 
 
 class Neighbours:
-    """Begins when the search has no other proof for its open turns."""
+    """The last stage of a search, for turns that nothing else proves."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
@@ -29,7 +29,7 @@ class Neighbours:
         self._open = state.open
 
     async def run(self) -> None:
-        """Find turns by a known turn and the turns between the two: the known turn records what stood before it."""
+        """Find turns by a known turn and the turns between the two."""
         await self._state.ask([turn.key for turn in self._plain_turns()])
         lines, alike = self._lines(), await self._alike()
         asked = {index: self._neighbour_keys(index, lines[index], alike.get(index, ())) for index in self._open}
@@ -47,8 +47,8 @@ class Neighbours:
                     break
 
     def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
-        """What a turn is by a key derived from another turn. Entries under the key `doubt` fit as well, so they must
-        mean the same."""
+        """The verdict by a key derived from another turn. Entries under the key `doubt` fit too, so they must mean the
+        same."""
         place = self._state.place(index)
         verdict = evidence.by_key(place, key, self._found, named=self._keys.is_named)
         if any(true.turn_id in self._state.used_ids() for true in verdict.true):
@@ -59,8 +59,8 @@ class Neighbours:
         return verdict
 
     async def _alike(self) -> dict[int, list[Entry]]:
-        """For each open turn whose earlier turns have changed, but that a later turn can prove: the entries with its
-        words, whatever else they share with it."""
+        """Entries with the same words, for each open turn whose earlier turns have changed and that a later turn can
+        prove."""
         wanted = {at: key for at in self._open if self._has_changed(at) and (key := self._turns[at].key)}
         if not wanted:
             return {}
@@ -71,7 +71,8 @@ class Neighbours:
         return {at: [entry for entry in entries.get(key, ()) if entry.pair] for at, key in wanted.items()}
 
     def _neighbour_keys(self, index: int, lines: Sequence[bytes], alike: Sequence[Entry]) -> dict[bytes, bytes]:
-        """The keys that a turn may have according to known turns, each with the key (or b"") that raises doubts."""
+        """The possible keys of a turn according to known turns, each with its `doubt` key for `_by_neighbour`, or
+        b""."""
         turn = self._turns[index]
         asked = dict.fromkeys((self._keys.whole(turn.key, line) for line in lines), b"")
         for chain, doubt in self._leading(index, alike):
@@ -79,7 +80,7 @@ class Neighbours:
         return asked
 
     def _lines(self) -> dict[int, list[bytes]]:
-        """For each open turn, the chains that it has if it follows known turns."""
+        """For each open turn: its chains, if it follows known turns."""
         found: dict[int, list[bytes]] = {}
         lines: list[bytes] = []
         unknown = set(self._open)
@@ -92,7 +93,7 @@ class Neighbours:
         return found
 
     def _plain_turns(self) -> Iterator[HistoryTurn]:
-        """Turns that hide nothing and may be known by their own words."""
+        """Turns without hidden parts whose own words may identify them."""
         for index, turn in enumerate(self._turns):
             if turn.side == "model" and index and index not in self._hits:
                 turn.key = self._keys.own(turn.digest)
@@ -100,7 +101,7 @@ class Neighbours:
                 yield turn
 
     def _line(self, index: int) -> bytes:
-        """The chain that a known turn had when it was stored, else b""."""
+        """The chain that a known turn had when it was stored, or b""."""
         turn, true = self._turns[index], self._hits.get(index, ())
         if len(true) == 1 and true[0].chain:
             return self._keys.mask_chain(true[0].turn_id.encode(), true[0].chain)
@@ -110,8 +111,8 @@ class Neighbours:
         return self._keys.mask_chain(turn.key, chain) if chain else b""
 
     def _witness_keys(self) -> set[bytes]:
-        """The keys by which the known turns are known that say what stood before them: a write under one of these may
-        take their word away."""
+        """The keys of the known turns that prove their predecessors: a write under one of these may invalidate the
+        proof."""
         found: set[bytes] = set()
         for index, turn in enumerate(self._turns):
             if self._line(index):
@@ -129,9 +130,9 @@ class Neighbours:
         return later is not None and self._line(later) != self._turns[later].chain
 
     def _leading(self, index: int, alike: Sequence[Entry]) -> list[tuple[bytes, bytes]]:
-        """The chains that a turn has if known turns follow it: its own if nothing has changed since, or that of an
-        entry with the same words. That history may itself be the rest of a longer one, so each chain comes with the
-        key of entries that may have followed the same words."""
+        """The chains of a turn if known turns follow it: its own if nothing has changed since, or that of an entry with
+        the same words. Its history may be the end of a longer one, so each chain comes with the key of entries that may
+        follow the same words."""
         later = self._later(index)
         if later is None:
             return []

@@ -1,7 +1,6 @@
 """Reads the turns of an answer that passes unchanged, at low cost, so that they can be noted by their words.
 
-Documents are decoded in batches, and only down to the parts of their candidates. Documents that cannot be read are
-skipped.
+Decodes documents in batches, and only down to the parts of their candidates. Skips documents that cannot be read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ FINISH = b'"finishReason"'
 _DATA, _END = b"data: ", b"\r\n\r\n"
 
 AT_ONCE = 64
-"""The most documents that wait to be read together: a larger batch would delay one of them."""
+"""The most documents read together: a larger batch would delay an event."""
 
 
 class _Content(msgspec.Struct, gc=False):
@@ -47,7 +46,7 @@ _UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class NoteReader:
-    """Reads one answer in the language and the envelope of its surface."""
+    """Reads one answer in the format and envelope of its surface."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -55,7 +54,7 @@ class NoteReader:
         self._events = SseDecoder()
         self._parts: dict[int, list[dict[str, msgspec.Raw]]] = {}
         self._noted: dict[int, bytes] = {}
-        self._is_new = False  # something came since the last notes
+        self._is_new = False  # something arrived since the last notes
 
     def events(self, pieces: Sequence[bytes]) -> None:
         """Read whole server-sent events, in any number of pieces."""
@@ -95,7 +94,7 @@ class NoteReader:
                 yield Note(*plain_of(self._exchange, digest, marked))
 
     def beginnings(self) -> Iterator[Note]:
-        """The notes to make if the client may have kept any beginning of the turns."""
+        """The notes to make if the client may have kept any part of the turns from the start."""
         for index, parts in self._parts.items():
             try:
                 digests = prefix_digests(parts)
@@ -106,7 +105,7 @@ class NoteReader:
                     yield Note(*plain_of(self._exchange, digest))
 
     def _take_all(self, documents: bytes) -> bool:
-        """Read several Gemini documents at once. Returns whether all of them could be read."""
+        """Read several Gemini documents together. Returns whether all could be read."""
         if not self._exchange.wire.native:
             return False
         try:

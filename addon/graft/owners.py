@@ -1,6 +1,6 @@
-"""Who owns and begins a call, as decided when the call is stored.
+"""Who owns and begins a call, decided when the call is stored.
 
-`addon.loop.executors` knows what can run a call and implements `Owners`.
+`addon.loop.executors` knows what can run a call, and implements `Owners`.
 """
 
 from collections.abc import Collection
@@ -16,12 +16,12 @@ from store.models import Owner
 class InitialState(NamedTuple):
     """The state of a call when it is stored.
 
-    `error`: why the call fails at once. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins the
-    call as soon as it is stored. `detached`: no request and no connection waits for the call; once workers may take it,
+    `error`: why the call fails immediately. `proxy_id`: the proxy that waits for the call. `begins`: the proxy begins
+    the call as soon as it is stored. `detached`: no request or connection waits for the call; once workers may take it,
     it belongs to them alone, and outlives the proxy. `repeats`: the call whose answer this call shares instead of
-    running: an identical call of a broken-off answer, or the call itself, begun by that answer's loop. `at_once`: the
-    proxy runs the call as soon as there is a place for it. `loop_id`: there is one, and this loop begins the call with
-    its record.
+    running: an identical call of a broken-off answer, or this call itself, begun by that answer's loop. `at_once`: the
+    proxy runs the call as soon as a place is free. `loop_id`: a place is free, and this loop stores the call as
+    running.
     """
 
     owner: Owner = "hand"
@@ -37,31 +37,31 @@ class InitialState(NamedTuple):
 
 
 class Background(Protocol):
-    """The calls of a step that go on without a loop."""
+    """Runs the calls of a step that no loop waits for."""
 
     def start(self, call: CapturedCall, initial_state: InitialState) -> None:
-        """Also called for a call that does not begin: others may have to come after it."""
+        """Also called for a call that does not begin: others may have to run after it."""
         ...
 
     def complete(self) -> None:
-        """No more calls can come."""
+        """The step has no more calls."""
         ...
 
 
 class Owners(Protocol):
-    """`proxy_id`: the id under which this process holds a lease, None without a lease."""
+    """`proxy_id`: the id under which this process holds a lease, or None."""
 
     @property
     def proxy_id(self) -> str | None: ...
 
     @property
     def late_writes(self) -> LateWrites:
-        """What this process has still to write, results and ends of answers."""
+        """The results and ends of answers that this process must still write."""
         ...
 
     async def catch_up(self) -> None:
-        """Make the late writes, end the leases of proxies that are known to be dead, and settle their calls: a request
-        that comes again finds what was left. Raises StoreUnavailable."""
+        """Make the late writes, end the leases of proxies that are known to be dead, and settle their calls, so that a
+        retry finds them. Raises StoreUnavailable."""
         ...
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
@@ -70,15 +70,15 @@ class Owners(Protocol):
         ...
 
     def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
-        """`runs`: a loop or a Live connection has the call run and waits for it."""
+        """`runs`: a loop or a Live connection waits for the call."""
         ...
 
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:
-        """Whether a call of this name can run again although it may already have run."""
+        """Whether a call of this name may run again although it may have run already."""
         ...
 
     def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
-        """The tools whose calls in the same step come before calls of this name."""
+        """The tools whose calls in the same step must run before calls of this name."""
         ...
 
     def background(self, config: SessionConfig) -> Background: ...
@@ -93,7 +93,7 @@ class _Nothing:
 
 
 class ByHand:
-    """Runs nothing: every call is answered by hand."""
+    """Leaves every call to be answered by hand."""
 
     proxy_id = None
 

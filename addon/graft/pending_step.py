@@ -1,4 +1,4 @@
-"""The last step of a request's history, while calls of it lack answers: the request may wait for them."""
+"""The last step of a request's history, if calls lack answers: the request may wait for them."""
 
 import asyncio
 import functools
@@ -21,7 +21,7 @@ Hangup = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """`look_up`: the true turns of the history, as they are now."""
+    """`look_up`: returns the current true turns of the history."""
 
     store: Store
     owners: Owners
@@ -31,16 +31,16 @@ class PendingStep:
     hangup: Hangup
 
     def is_pending(self, hits: Hits) -> bool:
-        """Whether the last model turn is a step that has a call without an answer."""
+        """Whether the last model turn is a step with an unanswered call."""
         last = last_step(self.history, hits, self.config.placeholder)
         return last is not None and bool(last.pending)
 
     async def wait_while_running(self, hits: Hits) -> Hits | Abandoned:
-        """Wait until none of the calls is running, whatever the settings say about pending ones."""
+        """Wait until none of the calls is running, whatever the settings say about pending calls."""
         return await self.wait(hits, None)
 
     async def wait(self, hits: Hits, timeout: float | None) -> Hits | Abandoned:
-        """Wait until the step has all its answers, at most `timeout` seconds; None: as long as any of its calls is
+        """Wait until all calls of the step have answers, at most `timeout` seconds. None: as long as any of them is
         running."""
         clock = asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout

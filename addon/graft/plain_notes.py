@@ -1,4 +1,4 @@
-"""Notes of turns without calls. If the store fails, they are made later."""
+"""Stores notes of turns without calls. If the store fails, stores them later."""
 
 import asyncio
 from collections import deque
@@ -11,11 +11,11 @@ type _Note = tuple[str, Sequence[bytes], bytes]
 """The arguments of `Store.save_plain`."""
 
 _MOST = 1024
-"""The most notes that wait for a failed store."""
+"""The most notes kept for a failed store."""
 
 
 class PlainNotes:
-    """`warn` logs a warning, `failed` an unexpected error with its meaning."""
+    """`warn` logs a warning. `failed` logs an unexpected error with a description."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class PlainNotes:
         self._being_made: set[asyncio.Task[None]] = set()
 
     async def add(self, session: str, keys: Sequence[bytes], chain: bytes) -> None:
-        """Note a turn without calls. If the store fails, the answer does not: the note is made later, after all newer
-        ones, so that a note that always fails blocks no other. An answer does not wait for its note."""
+        """Note a turn without calls, while the answer continues. If the store fails, the note is made later, after all
+        newer notes, so that a note that always fails does not block the others."""
         making = self._make((session, keys, chain))
-        # it is on its way to the server before the end of the answer is on its way to the client
+        # the note leaves for the server before the end of the answer leaves for the client
         loop, name = asyncio.get_running_loop(), "a note of an answer without calls"
         task = asyncio.Task(making, loop=loop, eager_start=True, name=name)
         if not task.done():

@@ -1,9 +1,9 @@
-"""A cache of the results for the beginnings of recent requests.
+"""A cache of the beginnings of recent requests.
 
-Histories only grow at their end, so a request begins with the bytes of the one before it. There are three shares of the
-budget: for the beginnings as they were read, and for what they were rewritten as, which may be as large as the bodies
-themselves, with the true turns that the ledger has for them, or without any. True turns can be looked up again at less
-cost than the client's own calls take to become text.
+Histories only grow at their end, so a request usually begins with the bytes of the previous one. The budget has three
+shares: beginnings as read; rewritten beginnings with true turns from the ledger; and rewritten beginnings without any.
+A rewritten beginning may be as large as the body. True turns cost less to look up again than the client's calls cost to
+convert to text.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from addon.graft.ledger import forget, has_true_turns, remembered_size
 from store.budget import Budget, Share
 
 SMALLEST = 1024
-"""Reading a shorter beginning again costs no more than finding it. Beginnings are indexed by so many bytes."""
+"""Beginnings shorter than this are not cached: reading one again costs as little as finding it. Longer ones are indexed
+by this many bytes."""
 
 _SIBLINGS = 64
 
@@ -25,13 +26,13 @@ Key = tuple[str, tuple[str, ...], bytes]
 
 
 class Prefixes:
-    """Beginnings by session and first bytes. Sessions never share a beginning, because it holds ledger look-ups."""
+    """Beginnings by session and first bytes. Sessions never share one, because it holds ledger look-ups."""
 
     def __init__(self, budget: Budget) -> None:
         self._prefixes: Share[int, Key] = budget.share("prefixes", 5 / 48, self._unlink)
         self._rewritten: Share[int, History] = budget.share("rewritten", 3 / 8, lambda number, history: forget(history))
         self._restored: Share[int, History] = budget.share("restored", 3 / 16, lambda number, history: forget(history))
-        self._by_head: dict[Key, dict[int, Prefix]] = {}  # the least recently used first
+        self._by_head: dict[Key, dict[int, Prefix]] = {}  # least recently used first
         self._next = 0
 
     def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
@@ -50,7 +51,7 @@ class Prefixes:
         return best[1]
 
     def keep(self, session: str, path: Sequence[str], request: Request) -> None:
-        """Remember the request's beginning instead of the shorter one that it was read with."""
+        """Cache the request's beginning instead of the shorter one that it was read with."""
         prefix = request.prefix() if request.history.end >= SMALLEST else None
         if prefix is None or prefix is request.known_prefix or prefix.end < SMALLEST:
             return
@@ -83,7 +84,7 @@ class Prefixes:
         self._unlink(number, key)
 
     def _unlink(self, number: int, key: Key) -> None:
-        """Forget what belongs to a beginning that is no longer remembered."""
+        """Drop everything cached for a beginning."""
         self._rewritten.pop(number)
         self._restored.pop(number)
         siblings = self._by_head[key]

@@ -1,6 +1,6 @@
 """Reads one upstream answer: cuts it into documents and takes the calls out of them.
 
-Most answers hold no call and are never parsed. What passes unread is kept, and read if a call follows.
+Most answers hold no call and are never parsed. Bytes that pass unread are kept, and read if a call follows.
 """
 
 import re
@@ -37,7 +37,8 @@ def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
 
 
 def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
-    """Whether bytes hold one of these markers, or may hold one: letters can be escaped, and text can be UTF-16."""
+    """Whether bytes contain one of these markers, or may contain one: letters can be escaped, and text can be
+    UTF-16."""
     find = data.find  # several times as fast as `in`
     for marker in markers:
         if find(marker) >= 0:
@@ -48,8 +49,8 @@ def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
 
 
 class Reading:
-    """`is_plain`: nothing had to be read so far; `markers`: what has to be read. `has_responses`: the model sent
-    something, if only its end. `is_cut`: the stream holds an error."""
+    """`is_plain`: nothing had to be read so far. `markers`: strings in bytes that must be read. `has_responses`: the
+    model sent something, if only its end. `is_cut`: the stream holds an error."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Reading:
         self._unread: list[bytes] = []
         self._note_reader = NoteReader(exchange) if self.is_plain and exchange.notes else None
         self._finished = self._note_reader is None
-        self._notes_taken = 0  # the number of unread pieces that the note reader has had
+        self._notes_taken = 0  # the number of unread pieces already given to the note reader
         self._take_notes_at = AT_ONCE if self._note_reader is not None else sys.maxsize
 
     @property
@@ -95,7 +96,7 @@ class Reading:
     @property
     def goes_on(self) -> bool:
         """Whether the proxy answers the step itself."""
-        return any([state.answered_by_proxy for state in self.candidates])  # a generator costs more, here and below
+        return any([state.answered_by_proxy for state in self.candidates])  # faster than a generator, here and below
 
     @property
     def continues(self) -> bool:
@@ -163,8 +164,8 @@ class Reading:
 
     @property
     def lacks_end(self) -> bool:
-        """Whether nothing in the answer says that it is whole: it is JSON that is cut off, or a stream without a
-        finishReason. An error has none, nor has the refusal of a prompt."""
+        """Whether nothing shows that the answer is complete: it is cut-off JSON, or a stream without a finishReason.
+        Errors and refused prompts have no finishReason either, and count as complete."""
         if self.framing is Framing.JSON:
             return not _is_json(bytes(self.decoder.body))
         if self.decoder.is_array_over:
@@ -174,14 +175,14 @@ class Reading:
         return not all(state.ended or state.paused for state in self.candidates)
 
     def beginnings(self) -> Sequence[Note]:
-        """The notes to make if the client may have kept any beginning of what passed unread."""
+        """The notes to make if the client may have kept any part of what passed unread."""
         if self._note_reader is None or not self.is_plain:
             return ()
         self._take_notes()
         return [*self._note_reader.beginnings()]
 
     def _take_notes(self) -> None:
-        """Give the note reader what has passed unread since the last time."""
+        """Give the note reader the pieces that passed unread since the last call."""
         assert self._note_reader is not None
         pieces, self._notes_taken = self._unread[self._notes_taken :], len(self._unread)
         self._take_notes_at = self._notes_taken + AT_ONCE
@@ -202,7 +203,7 @@ class Reading:
         return self.answer.close() if self.answer is not None and self.framing is not Framing.JSON else None
 
     def _start(self) -> AnswerRewriter:
-        """Start to read the answer, beginning with what passed unread."""
+        """Start to parse the answer, beginning with the bytes that passed unread."""
         exchange, rounds = self._exchange, self._rounds
         answer = self.answer = AnswerRewriter(
             exchange.naming,
@@ -251,7 +252,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _has_content(response: Document) -> bool:
-    """Whether a response is more than usage and candidates without content or end."""
+    """Whether a response has more than usage and candidates without content or end."""
     return bool(response.get("promptFeedback")) or any(
         candidate.get("finishReason") is not None or any(map(_is_content, parts_of(content_of(candidate))))
         for candidate in objects(response.get("candidates"))

@@ -1,4 +1,4 @@
-"""Builds the records of an answer for the store: its turn, its calls, and the keys by which it is found."""
+"""Builds the records of an answer for the store: its turn, its calls, and the keys that find it."""
 
 import secrets
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from addon.surfaces.base import Target
 from store.models import Call, Slot, Status, Step, Turn
 
 TRY = "try"
-"""In place of the surface: nobody's model called the tool, somebody tries it."""
+"""The surface of a call that a person tries without a model."""
 
 
 class RecordSource(Protocol):
@@ -46,8 +46,8 @@ def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
 
 
 def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> tuple[list[bytes], bytes]:
-    """The keys of a turn that hides nothing, from the digest of its words, and the chain that belongs to the first key.
-    `marked`: its parts that the model may have marked."""
+    """The keys of a turn without hidden parts, from the digest of its words, and the chain that belongs to the first
+    key. `marked`: the parts that may hold marks of the model."""
     keys = _word_keys(exchange, digest)
     if marked:
         keys += _mark_keys(exchange, marked)
@@ -69,7 +69,7 @@ def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
 
 
 def step_of(candidate: Candidate) -> Step:
-    """The model's Content, and the owner of each of its calls."""
+    """The model's Content, with the owner of each of its calls."""
     return Step(
         content={"role": "model", "parts": list(candidate.true_parts)},
         slots=[Slot(name=slot.name, call_id=slot.call_id) for slot in candidate.slots],
@@ -86,7 +86,7 @@ def turn_of(
     now: float,
     usage: Sequence[Document] = (),
 ) -> Turn:
-    """`usage`: the usageMetadata of each request that the turn took."""
+    """`usage`: the usageMetadata of each request of the turn."""
     delivery = exchange.config.delivery
     shows_placeholder = any(turn_id in part["text"] for part in visible if isinstance(part.get("text"), str))
     keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(visible)

@@ -1,4 +1,4 @@
-"""Rewrites recorded client requests again, offline, and compares what would go upstream now with what did."""
+"""Rewrites recorded client requests again, offline, and compares the results with the recorded upstream requests."""
 
 import dataclasses
 import re
@@ -23,9 +23,9 @@ from store.models import Call, Toolset
 
 
 class ClientRequest(NamedTuple):
-    """What the client sent. `grafted`: the recording lacks it, and `body` is what went upstream. `session`: None if the
-    recording does not name one. `keeps_tools`: the client's tools are kept whatever the session does with tools.
-    `at_door`: it came by a front door. `turn_ids`: as in `Grafter.request`."""
+    """The client's request. `grafted`: the recording lacks it, and `body` is what went upstream. `session`: None if the
+    recording does not name one. `keeps_tools`: the client's tools are kept whatever the session's policy says.
+    `at_door`: it came through a front door. `turn_ids`: as in `Incoming`."""
 
     body: bytes
     grafted: bool
@@ -37,7 +37,7 @@ class ClientRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """A request as it went upstream. `client`: as the client sent it; `asker`: who asked, or the digest of it."""
+    """A recorded upstream request. `client`: the client's request; `asker`: who asked, or its digest."""
 
     target: Target
     method: str
@@ -50,8 +50,8 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRequest:
-    """`before` is what the recording sent upstream, `after` what would be sent now: JSON documents, or text if a body
-    is not JSON. `note` says what else there is to know."""
+    """`before`: the recorded upstream request. `after`: the request that would be sent now. Both are JSON documents, or
+    text if the body is not JSON. `note`: further remarks."""
 
     method: str
     url: str
@@ -66,7 +66,7 @@ class ReplayedRequest:
 
 
 class _ReadOnly:
-    """A store's reads."""
+    """The reading part of a store."""
 
     read_only = True
     _READS = frozenset(
@@ -92,7 +92,7 @@ class _ReadOnly:
 
 
 def read_only(store: Store) -> Store:
-    """An open store for `replay`: what it would write is left out."""
+    """A view of an open store for `replay` that writes nothing."""
     return cast(Store, _ReadOnly(store))
 
 
@@ -107,9 +107,9 @@ async def replay(
 ) -> AsyncIterator[ReplayedRequest]:
     """Replay the requests in order.
 
-    If `session` is given, only its requests are replayed; requests without a recorded session count as its own.
-    `toolset` replaces the sessions' tools. `shared`: the declarations of the proxy's own tools. The store is only read:
-    open it read-only, or give a `read_only` of it."""
+    If `session` is given, only its requests are replayed, including requests without a recorded session. `toolset`
+    replaces the sessions' tools. `shared`: the declarations of the proxy's tools. The store must be read-only: opened
+    so, or wrapped by `read_only`."""
     grafter = Grafter(store, settings, Metrics(), shared, warner=ReplayWarner())
     for request in requests:
         client = request.client
@@ -177,7 +177,7 @@ async def _session_config(
 
 
 async def _at_once() -> None:
-    """Nobody waits for a replay."""
+    """A hangup that has already happened, so that a replay never waits."""
 
 
 def _document(body: bytes) -> Document | str:

@@ -1,4 +1,4 @@
-"""What a request says of itself, and the plan for its tools."""
+"""Reads the model and other members of a request, and plans its tools."""
 
 from addon.core.framing.documents import decode, members
 from addon.core.history.request import Request
@@ -8,7 +8,7 @@ from addon.surfaces import Operation, Target
 
 
 def plan_of(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
-    """The plan for the request's tools; None if the request is to be left alone."""
+    """The plan for the request's tools; None: leave the request alone."""
     toolbox = config.toolbox
     if cannot_use_functions(request.value("generationConfig"), model):
         if config.strips:
@@ -38,7 +38,8 @@ def text_in(request: Request, name: str) -> str:
 
 
 def model_in(request: Request) -> str:
-    """The model that a body names (Code Assist beside `request`, cachedContents and others inside), bare."""
+    """The model named in a body, without prefix. Code Assist has it beside `request`, cachedContents and others
+    inside."""
     value = request.value("model")
     if value is None and request.start:
         outer = next((m for m in members(request.body) if m.name == "model"), None)

@@ -1,7 +1,7 @@
 """Writes the client's answer: one stream or one document, made of all rounds of an answer.
 
-Bytes and documents in, bytes and effects out. The Wire knows the form of an event, and JoinedRounds what the documents
-of several rounds have in common; this class knows how far the client's answer has come.
+Bytes and documents go in; bytes and effects come out. Wire knows the form of an event, JoinedRounds the fields that the
+rounds share, and this class how much of the answer is written.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
 
 _MAX_ERROR_TEXT = 1000
-"""The most characters of an upstream error that is not JSON in a client's stream."""
+"""The most characters of a non-JSON upstream error in a client's stream."""
 
 
 class ResponseWriter:
-    """`framing`: how the client's answer is framed, None until the upstream's first answer tells. `streams`: it is a
-    stream, and has begun."""
+    """`framing`: of the client's answer, None until the first upstream answer decides it. `streams`: the answer is a
+    stream and has begun."""
 
     def __init__(self, wire: Wire, joined: JoinedRounds, *, is_loop: bool) -> None:
         self.framing: Framing | None = None
@@ -31,11 +31,11 @@ class ResponseWriter:
         self._wire = wire
         self._joined = joined
         self._is_loop = is_loop
-        self._tail = b""  # the bytes behind the upstream's array
+        self._tail = b""  # the bytes after the upstream's array
         self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
 
     def frame(self, framing: Framing | None) -> list[Effect]:
-        """Take the framing of the upstream's answer, unless one is set. The head of a stream is sent at once."""
+        """Set the framing by the upstream's answer, unless it is set. The head of a stream goes out immediately."""
         if self.framing is not None or framing is None:
             return []
         self.framing, self.streams = framing, framing is not Framing.JSON
@@ -43,7 +43,7 @@ class ResponseWriter:
         return [Begin()] if self.streams else []
 
     def resume(self, framing: Framing, visible: Sequence[Document]) -> list[Effect]:
-        """Begin an answer with the parts that the client has already been sent of one that broke off."""
+        """Begin an answer with the visible parts of a broken-off one."""
         if framing is Framing.JSON:
             return []
         return [*self.frame(framing), Show(self._wire.event(self._joined.made(visible)))]
@@ -58,7 +58,7 @@ class ResponseWriter:
     def event(
         self, reading: Reading, item: Item, document: Document, response: Document, visible: Document | None
     ) -> bytes:
-        """The event of a stream by which the client gets `visible`, its view of the upstream's `response`."""
+        """A stream event with `visible`, the client's view of the upstream's `response`."""
         is_later = self._joined.rounds > 1
         if visible is None or (is_later and not reading.has_responses):
             return b""
@@ -73,13 +73,13 @@ class ResponseWriter:
         if self._joined.rounds > 1 or not self.streams:
             return b""
         if isinstance(item, SseEvent):
-            # without its line's end, a client would read the next event as the rest of this line
+            # without its line break, a client would read the next event as the rest of this line
             return item.raw if item.raw.endswith((b"\r", b"\n")) else item.raw + b"\r\n\r\n"
         self._tail += item.raw  # the whole answer has one end
         return b""
 
     def closing(self, response: Document) -> bytes:
-        """The event for what remains to be sent at the clean end of a stream."""
+        """The event with the last parts at the clean end of a stream."""
         return self._wire.event(self._joined.filled(self._joined.part_of_answer(response)))
 
     def keepalive(self) -> bytes:
@@ -87,11 +87,11 @@ class ResponseWriter:
         return self._wire.event(self._joined.made([])) if self.streams else b""
 
     def keep(self, data: bytes, document: Document, response: Document, visible: Document | None) -> None:
-        """Keep a document of an answer that is not streamed: it is written when the answer ends."""
+        """Keep a document of an unstreamed answer, which is written at its end."""
         self._last = data if visible is response and self._joined.rounds == 1 else (document, visible)
 
     def end(self, reading: Reading) -> bytes:
-        """The bytes behind the last event; of an array that did not change, the upstream's own."""
+        """The bytes after the last event. For an unchanged array, the upstream's own."""
         tail, sent = self._tail.lstrip(), self._wire.events_sent > 0
         if self.framing is Framing.ARRAY and self._joined.rounds == 1:
             if tail.startswith(CLOSE if sent else OPEN) or reading.answer is None:
@@ -99,8 +99,8 @@ class ResponseWriter:
         return self._wire.end()
 
     def whole(self, before: Sequence[Document], parts: Sequence[Document] | None) -> bytes:
-        """The body of an answer that is not streamed. `before`: the client's parts of earlier rounds. `parts`: those of
-        the last round, if its answer came in pieces."""
+        """The body of an unstreamed answer. `before`: the client's parts of earlier rounds. `parts`: the last round's,
+        if its answer came in pieces."""
         if isinstance(self._last, bytes):
             return self._last
         raw, response = self._last
@@ -108,14 +108,14 @@ class ResponseWriter:
         return self._wire.whole_body(merged, raw if isinstance(raw, dict) and response is not None else None)
 
     def fail(self, code: int, status: str, words: str) -> Effect:
-        """An error of the proxy's own, in the form that the client's answer has by now."""
+        """An error from the proxy, in the current form of the client's answer."""
         document = replies.error(code, status, f"toolgraft: {words}")
         if self.streams:
             return Show(self._wire.error_event(document))
         return Refuse(code, self._wire.error(document))
 
     def refuse(self, status: int, body: bytes) -> Effect:
-        """An error of the upstream's: unchanged, or as an event if the client's stream has begun."""
+        """An error from the upstream: unchanged, or as an event if the client's stream has begun."""
         if not self.streams:
             return Refuse(status, body, own=False)
         try:

@@ -1,8 +1,8 @@
-"""What a retry takes over from an answer that broke off: complete rounds with their calls, and the calls of an
-incomplete round.
+"""What a retry takes over from a broken-off answer: complete rounds with their calls, and the calls of an incomplete
+round.
 
-No I/O. A call with an answer keeps it, and a running call is waited for. A call that ended without an answer runs again
-if it has not begun or may run twice; otherwise the model is told that it may have run.
+No I/O. An answered call keeps its answer, and a running call is waited for. A call that ended without an answer runs
+again if it has not begun or may run twice; otherwise the model is told that it may have run.
 """
 
 import copy
@@ -27,7 +27,7 @@ class Resumed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """`steps`: the complete steps, with their `calls`; calls that run again have new ids. `visible`: the parts of the
-    `rounds` that the client was sent. `usage`: of each round. `left`: the calls of an incomplete round."""
+    `rounds` that the client received. `usage`: of each round. `left`: the calls of an incomplete round."""
 
     turn_id: str
     steps: tuple[Step, ...]
@@ -39,8 +39,8 @@ class Resumption:
     left: tuple[Call, ...]
 
     def identical(self, name: str, args: Document, taken: Collection[str]) -> Call | None:
-        """The call of the incomplete round that a call with this name and these arguments repeats; None: that call has
-        to run. `taken`: the ids of calls that are repeated already."""
+        """The call of the incomplete round with this name and these arguments; None: the new call must run. `taken`:
+        the ids of calls that already have a match."""
         wanted = args_key(args)
         for one in self.left:
             if one.call_id not in taken and one.name == name and args_key(one.model_args) == wanted:
@@ -81,7 +81,7 @@ def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str],
 
 def _progress(turn: Turn, known: Container[str | None]) -> Progress:
     """The complete rounds. None of them counts if the store lacks one of their calls, as after the failover of a Redis
-    server: the model cannot be told its response."""
+    server, because its response is unknown."""
     if turn.progress is not None:
         steps = turn.steps[: turn.progress.steps]
         if all(slot.call_id in known for step in steps for slot in step.slots):

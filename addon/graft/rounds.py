@@ -1,7 +1,7 @@
-"""The rounds of one answer: applies the rules of the tool loop to the outcome of each round, and says whether a call is
-run, and with which state it is stored.
+"""The rounds of one answer: applies the rules of the tool loop to the outcome of each round, and decides whether a call
+runs and with which state it is stored.
 
-Without a loop there is one round, the client's own, and no call is run.
+Without a loop the client's own round is the only one, and no call runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from addon.graft.resumption import Resumption
 from store.models import Step
 
 _MAX_PIECES = 64
-"""How many further requests the rest of one answer may take: Gemini 4 gives a million tokens in 32 pieces."""
+"""The most further requests for the rest of one answer: Gemini 4 gives a million tokens in 32 pieces."""
 
 
 class LoopRequest:
-    """What a loop sends upstream first. Most answers end with the first round, so the body is read only when a further
-    request is made of it; a wire of another language reads it at once, and remembers it."""
+    """The loop's first upstream request. Most answers end with the first round, so the body is parsed only if a further
+    request is made of it. A wire of another format parses it immediately, and keeps the result."""
 
     def __init__(self, exchange: Exchange, body: bytes) -> None:
         self.body = body
@@ -44,10 +44,9 @@ class LoopRequest:
 
 
 class Rounds:
-    """`body`: what a loop sends upstream; None: there is no loop. `loop_id`: the loop that begins the calls, if any.
-    `runs_calls`: whether any call of this answer is run at all. With several candidates, each is a turn of its own and
-    the client may continue any of them, so nobody runs their calls. `resumption`: the broken-off answer that this one
-    continues."""
+    """`body`: the loop's first upstream request; None: no loop. `loop_id`: the loop that begins the calls, if any.
+    `runs_calls`: whether any call of this answer is run. Several candidates are separate turns and the client may
+    continue any of them, so their calls do not run. `resumption`: the broken-off answer that this one continues."""
 
     def __init__(self, exchange: Exchange, body: bytes | None, owners: Owners, loop_id: str | None) -> None:
         self.joined = JoinedRounds()
@@ -66,8 +65,8 @@ class Rounds:
         self._token = None if self._request is None else self._request.token  # of the first request alone
         self._piece: str | None = None  # the token of a request for the rest of an answer
         self._pieces = 0
-        self._step: tuple[Document, Sequence[CapturedCall]] = ({}, ())  # whose calls are waited for
-        self._begun_calls = 0  # of the present step
+        self._step: tuple[Document, Sequence[CapturedCall]] = ({}, ())  # the step whose calls are waited for
+        self._begun_calls = 0  # of the current step
         self._repeated: set[str] = set()  # ids of calls of the broken-off answer
 
     def _begun_loop(self, added: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> ToolLoop:
@@ -85,20 +84,20 @@ class Rounds:
 
     @property
     def is_last(self) -> bool:
-        """Whether the present request is the last that the loop may send, after others."""
+        """Whether the current request is the last that the loop may send, after others."""
         return 1 < self.number == self._exchange.config.max_rounds
 
-    # --- what is next -----------------------------------------------------------------------------------------
+    # --- the next request -------------------------------------------------------------------------------------
 
     def first(self) -> bytes:
-        """The request of the first round."""
+        """Begin the first round. Returns its request."""
         if (before := self._exchange.resumes) is not None:
             self._loop = self._begun_loop(before.added, before.rounds - 1, before.mode)
         return self._next_round()
 
     def after(self, candidates: Sequence[Candidate], token: str | None) -> tuple[CapturedCall, ...] | bytes | str:
-        """What follows a round with this outcome: calls to wait for, another request, or the outcome of the answer, as
-        `effects.End` has it. `token`: asks for the rest of the answer."""
+        """The next action after a round: calls to wait for, another request, or the outcome of the answer for
+        `effects.End`. `token`: asks for the rest of the answer."""
         loop, state = self._loop, next((one for one in candidates if one.index == 0), None)
         if loop is None or state is None:
             return Next.ANSWERED.value
@@ -117,7 +116,7 @@ class Rounds:
                 return outcome.value
 
     def after_tools(self, responses: Mapping[str, Document]) -> bytes:
-        """The request that tells the model the responses of the calls, by call id."""
+        """The request with the responses of the calls, by call id."""
         assert self._loop is not None
         self._begun_calls = 0
         if self.resumption is not None and not self.number:
@@ -146,7 +145,7 @@ class Rounds:
         return self._request_with(None)
 
     def _request_with(self, piece: str | None) -> bytes:
-        """The present request. `piece`: the token that asks for the rest of its answer."""
+        """The current request. `piece`: the token that asks for the rest of its answer."""
         assert self._request is not None
         assert self._loop is not None
         self._piece = piece
@@ -175,10 +174,10 @@ class Rounds:
             named.append(part)
         return named
 
-    # --- an answer is read ------------------------------------------------------------------------------------
+    # --- reading an answer ------------------------------------------------------------------------------------
 
     def note(self, response: Document) -> None:
-        """Read a response before its calls are taken: several candidates may come although one was asked for."""
+        """Record a response before its calls are taken: several candidates may come although one was requested."""
         self.joined.note(response)
         candidates = list(objects(response.get("candidates")))
         if len(candidates) > 1 or any(map(index_of, candidates)):
@@ -191,7 +190,7 @@ class Rounds:
         return self.has_one_candidate and self._pieces < _MAX_PIECES and self._piece != token
 
     def paused(self, answer: AnswerRewriter, steps: Sequence[Step], visible: Sequence[Document]) -> Paused:
-        """An answer whose rest the client may ask for, once or several times."""
+        """An answer whose rest the client may request, once or several times."""
         resumed = answer.resumed()
         resumed.proxy_answers, resumed.proxy_resumes = _never, _never
         if self._loop is None:
@@ -199,7 +198,7 @@ class Rounds:
         return Paused(resumed, self._loop.added, self._loop.mode, self.number, tuple(steps), tuple(visible))
 
     def is_answered_here(self, state: Candidate) -> bool:
-        """Whether the proxy answers the step itself, and the client's turn goes on."""
+        """Whether the proxy answers the step itself, and the client's turn continues."""
         if not self.runs_calls or self._loop is None or self._loop.mode == "NONE":
             return False
         if has_wrong_calls(state):
@@ -211,14 +210,14 @@ class Rounds:
         )
 
     def _runs(self, call: CapturedCall) -> bool:
-        """Whether the call is run here. A call that fails at once counts as run."""
+        """Whether the call is run. A call that fails immediately counts as run."""
         return self.runs_calls and (call.fault is not None or self._owners.can_run(self._exchange.config, call.name))
 
-    # --- calls are stored -------------------------------------------------------------------------------------
+    # --- storing calls ----------------------------------------------------------------------------------------
 
     def initial_state(self, call: CapturedCall) -> InitialState:
-        """The state of a call when it is stored. A call identical to a call of a broken-off answer does not run: it
-        gets that call's answer, or is that very call if the answer is given by hand."""
+        """The state of a call when it is stored. A call identical to one of a broken-off answer does not run: it shares
+        that call's answer."""
         initial_state = self._initial_state(call)
         self._begun_calls += 1
         if not initial_state.at_once or initial_state.repeats or self._begun_calls > self._exchange.config.parallel:
@@ -231,7 +230,7 @@ class Rounds:
         initial_state = self._owners.initial_state(self._exchange.config, call, runs=self._runs(call))
         if self.resumption is None or not initial_state.begins or initial_state.error is not None:
             return initial_state
-        repeats: str | None = call.call_id  # if it was answered by hand, and now has an executor
+        repeats: str | None = call.call_id  # the call itself, if it was answered by hand and now has an executor
         if call.call_id not in self._repeated:
             earlier = self.resumption.identical(call.name, call.args, self._repeated)
             if earlier is None:
@@ -241,7 +240,7 @@ class Rounds:
         return initial_state._replace(repeats=repeats, approval=False)
 
     def stored_id(self, name: str, args: Document) -> str | None:
-        """The id of the identical call that is answered by hand; None: the call is a new record."""
+        """The id of the identical call that is answered by hand; None: store a new record."""
         if self.resumption is None or not self.has_one_candidate:
             return None
         earlier = self.resumption.identical(name, args, self._repeated)
@@ -270,6 +269,6 @@ def _candidate_count(request: Request) -> float:
     document = decode(config) if config is not None else {}
     count = get(document, "candidateCount") if isinstance(document, dict) else None
     try:
-        return float(count) if isinstance(count, int | float | str) else 1  # proto JSON takes 2.0 and "2" as well
+        return float(count) if isinstance(count, int | float | str) else 1  # proto JSON accepts 2.0 and "2" too
     except (ValueError, OverflowError):
         return 1

@@ -1,4 +1,4 @@
-"""What one search of the ledger has found so far, and its questions to the store."""
+"""The findings of one search of the ledger, and its questions to the store."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ Hits = dict[int, tuple[TrueTurn, ...]]
 
 
 class Known(NamedTuple):
-    """What a turn stands for under a root or chat, and the turns and keys (besides its own words' key) that this
-    depends on. For a turn that the client names, `under` is its id."""
+    """The true turns of a turn under a root or chat, and the turns and keys (besides the key of its own words) that
+    this finding depends on. If the client names the turn, `under` is its id."""
 
     under: bytes
     true: tuple[TrueTurn, ...]
@@ -39,14 +39,13 @@ _NO_KEYS: frozenset[bytes] = frozenset()
 
 @functools.lru_cache(256)
 def _nothing(chat: bytes) -> Known:
-    """What most turns stand for; one for all turns of a chat."""
+    """The finding for most turns, shared by all turns of a chat."""
     return Known(chat, ())
 
 
 class Asked(NamedTuple):
-    """The keys of a turn that is known by its words. `windows`: the key with all turns before it that the client still
-    sends, and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove
-    anything."""
+    """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
+    and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything."""
 
     history: bytes
     whole: bytes
@@ -63,10 +62,9 @@ class Asked(NamedTuple):
 
 
 class SearchState:
-    """The unknown turns of a history, and what is found of them. `hits`: the known turns. `turn_ids`: the ids of those
-    that whoever keeps the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, of turns
-    that may have some. `open`: the turns that are not found yet, although their words are known. `bare`: those that are
-    bare placeholders."""
+    """The unknown turns of a history, and the findings. `hits`: the known turns. `turn_ids`: the ids that the keeper of
+    the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, for turns that may have some.
+    `open`: turns with known words that are not found yet. `bare`: the bare placeholders."""
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class SearchState:
         self._asked: dict[int, Asked] = {}
 
     def remember(self, wanted: Sequence[int]) -> int:
-        """Store the findings in the turns. Returns how many turns from the beginning are now known."""
+        """Store the findings in the turns. Returns how many turns from the start are now known."""
         nothing = _nothing(self.keys.chat)
         unsure = set(self.unsure)
         for index in wanted:
@@ -129,8 +127,8 @@ class SearchState:
         self.found.plain |= more.plain
 
     def _with_certain_chain(self, verdict: Verdict) -> tuple[TrueTurn, ...]:
-        """The true turns of a verdict. The chain of an entry tells what stood before the turn in this chat only if all
-        entries that fit have the same one: the others may be this chat's."""
+        """The true turns of a verdict. The chain of an entry is the turn's own only if all entries that fit have the
+        same one; otherwise another entry may be the chat's, so the chain is dropped."""
         true = verdict.true
         if len(true) != 1 or not true[0].chain:
             return true
@@ -169,5 +167,5 @@ class SearchState:
 
 
 def both(verdict: Verdict, other: Verdict) -> Verdict:
-    """A verdict whose entries must mean the same as those of another one."""
+    """`verdict` with the entries of both, or `other` if that is a miss."""
     return verdict._replace(alike=(*verdict.alike, *other.alike)) if other.true else other

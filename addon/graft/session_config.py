@@ -1,4 +1,4 @@
-"""The configuration of one session: its policy over the proxy's options, and its toolset made ready."""
+"""The configuration of one session: the proxy's options, its policy, and its prepared toolset."""
 
 import asyncio
 import dataclasses
@@ -19,8 +19,8 @@ from store.models import Delivery, Policy, Snapshot, Toolset
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     session: str
-    version: int  # the session's; 0: nothing was set for it
-    revision: int | None  # the ledger's, when the request came
+    version: int  # the session's; 0: nothing was ever set
+    revision: int | None  # the ledger's, when the request arrived
     toolset: Toolset
     declared: frozenset[str]  # the names that the session itself declares
     toolbox: Toolbox
@@ -34,8 +34,8 @@ class SessionConfig:
     tool_timeout: float
     approval_timeout: float
     answer_timeout: float
-    always_approved: Mapping[str, str]  # the versions of tools whose calls wait for no approval, by name
-    max_tool_calls: int | None = None  # of the request, for the whole answer
+    always_approved: Mapping[str, str]  # the versions of tools whose calls need no approval, by name
+    max_tool_calls: int | None = None  # for the whole answer, from the request
     flattens: bool = False  # whether undeclared calls in the history become text, as with `strip`
 
     @property
@@ -64,14 +64,14 @@ class SessionConfig:
 
 
 def effective_policy(policy: Policy, settings: Settings) -> dict[str, Any]:
-    """Each option of the policy, or the proxy's if the session does not set it."""
+    """Each option of the policy, or the proxy's option if the session does not set it."""
     own = policy.model_dump(exclude_none=True)
     return {field: own.get(field, getattr(settings, field)) for field in Policy.options()}
 
 
 def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Document]:
-    """The proxy's own tools that a session with this toolset has as well. An empty toolset has none of them, and a
-    session's tool hides a shared tool of the same name."""
+    """The proxy's own tools that a session with this toolset also has. An empty toolset excludes them, and a session's
+    tool hides a shared tool of the same name."""
     if toolset is not None and not toolset.declarations and not toolset.builtins:
         return []
     own = {declaration["name"] for declaration in toolset.declarations} if toolset is not None else set()
@@ -79,10 +79,10 @@ def shared_with(toolset: Toolset | None, shared: Sequence[Document]) -> list[Doc
 
 
 _PATIENCE = 0.25
-"""Seconds that a request waits for a store that may be gone, if its session had no tools when the store last said."""
+"""Seconds that a request waits for an unresponsive store if its session had no tools at the last read."""
 
 _STEPS = 5
-"""Into which that time is divided, to see in which of them the event loop was busy."""
+"""The number of steps of that time, so that steps in which the event loop was busy do not count."""
 
 _SIZE = 2048
 """The approximate memory use of a configuration in bytes, besides its own tools."""
@@ -97,7 +97,7 @@ class SessionConfigs:
     """The configurations of a store's sessions, each rebuilt when its session's version changes. `shared`: declarations
     that every session has besides its own. A session with an empty toolset has none of them, and strips everything.
 
-    Sessions without tools are remembered as well (None): an outage of the store does not concern them."""
+    Sessions without tools are cached too (None), so that an outage of the store does not affect them."""
 
     def __init__(self, store: Store, settings: Settings, budget: Budget, shared: Sequence[Document] = ()) -> None:
         self.store = store
@@ -105,13 +105,13 @@ class SessionConfigs:
         self.placeholder = Placeholder(settings.placeholder)
         self._configs: Share[_Key, SessionConfig | None] = budget.share("session configs", 1 / 16)
         self._overdue: asyncio.Future[Snapshot] | None = None
-        """A read that a request no longer waits for. Until it has ended, no other session without tools waits."""
+        """A read that a request no longer waits for. Until it ends, no other session without tools waits."""
         self._changes = 0
         store.on_change = self._forget_absence
         self.share(shared)
 
     def _forget_absence(self, session: str) -> None:
-        """The session may have tools now: an outage concerns it."""
+        """Drop the record that the session has no tools: it may have some now."""
         self._changes += 1
         key = _Key(session)
         if key in self._configs and self._configs.get(key) is None:
@@ -122,8 +122,7 @@ class SessionConfigs:
         return self._configs.get(_Key(session))
 
     async def of(self, session: str) -> SessionConfig | None:
-        """Returns None for a session without a toolset: its traffic is not touched. Raises
-        StoreUnavailable."""
+        """None: the session has no toolset, and its traffic is not touched. Raises StoreUnavailable."""
         key, changes = _Key(session), self._changes
         if key in self._configs and self._configs.get(key) is None:
             snapshot = await self._snapshot_soon(session)
@@ -159,13 +158,13 @@ class SessionConfigs:
         return config
 
     async def _snapshot_soon(self, session: str) -> Snapshot | None:
-        """The snapshot; None if the store does not give it soon, or is not asked. Raises StoreUnavailable otherwise."""
+        """The snapshot; None if the store does not answer soon, or was not asked. Raises StoreUnavailable."""
         if self._overdue is not None and not self._overdue.done():
             return None
         loop = asyncio.get_running_loop()
         reading = asyncio.Task(self.store.snapshot(session), loop=loop, eager_start=True, name="a session's snapshot")
         if not reading.done():
-            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # maybe nobody waits for it
+            reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # maybe nobody awaits it
             await _wait_awake(reading, _PATIENCE)
         if not reading.done():
             self._overdue = reading
@@ -184,14 +183,14 @@ class SessionConfigs:
         self._configs.clear()
 
     def _size(self, config: SessionConfig) -> int:
-        """In bytes. The tools are there decoded and, for each kind of model, as JSON."""
+        """In bytes. The tools are held decoded and, for each kind of model, as JSON."""
         toolbox = config.toolbox
         if toolbox is self._shared_toolbox:
             return _SIZE
         return _SIZE + 3 * memory_of(toolbox.declarations, toolbox.builtins, toolbox.tool_config)
 
     def build(self, session: str, snapshot: Snapshot, toolset: Toolset | None) -> SessionConfig:
-        """The configuration of a session with this toolset; None: without one. The record gives only the policy."""
+        """The configuration of a session with this toolset, or None without one. The snapshot gives only the policy."""
         policy = snapshot.record.policy if snapshot.record is not None else Policy()
         if toolset is None:
             toolset, toolbox = Toolset(), self._shared_toolbox
@@ -213,8 +212,8 @@ class SessionConfigs:
 
 
 async def _wait_awake(reading: asyncio.Future[Any], seconds: float) -> None:
-    """Wait for the reading, at most for these seconds. Time in which the event loop was busy with something else says
-    nothing of the store, and does not count."""
+    """Wait for the reading, at most for these seconds. Time in which the event loop was busy does not count, because it
+    says nothing about the store."""
     clock = asyncio.get_running_loop().time
     step, left = seconds / _STEPS, _STEPS
     while left and not reading.done():

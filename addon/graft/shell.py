@@ -1,4 +1,4 @@
-"""The part that all shells of an answer machine share: its records, and what follows if they cannot be stored."""
+"""The part that all shells of an answer machine share: storing its records, and handling a failed store."""
 
 import logging
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from store.base import StoreUnavailable, TakeOverUnknown
 logger = logging.getLogger("toolgraft")
 
 PATIENCE = 10.0
-"""Seconds for which an error is kept from the client while the end of its answer cannot be noted: until then another
-process would take a retry for a request of its own, and run its tools again."""
+"""Seconds for which an error is held back from the client while the end of its answer cannot be noted. Without the
+note, another process would treat a retry as a new request, and run its tools again."""
 
 
 async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> list[Effect] | None:
-    """Perform an effect on the records. Returns the effects to perform instead of all later ones if that fails; None:
-    go on. Never raises."""
+    """Perform an effect on the records. If that fails, returns the effects to perform instead of all later ones; None:
+    continue. Never raises."""
     try:
         match effect:
             case Save():
@@ -63,7 +63,7 @@ async def _save(grafter: Grafter, save: Save) -> None:
 
 
 def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
-    """Handle a store that fails during an answer. Returns what `record` returns."""
+    """Handle a store failure during an answer. Returns what `record` returns."""
     grafter.metrics.error("store")
     instead = machine.on_store_failure()
     if instead is None:
@@ -74,7 +74,7 @@ def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailab
 
 
 async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption | None:
-    """Take over an answer to the same request that broke off shortly before. Raises StoreUnavailable."""
+    """Take over a recently broken-off answer to the same request. Raises StoreUnavailable."""
     store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
     if exchange.proxy_id is None or not window or exchange.config.revision == 0 or not (key := exchange.request_key):
         return None
@@ -106,7 +106,7 @@ async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
 
 
 async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note the beginnings that a client without the whole answer may have kept. Never raises."""
+    """Note the partial answers that a client without the whole answer may have kept. Never raises."""
     try:
         for effect in machine.beginnings():
             if isinstance(effect, Save):
@@ -122,7 +122,7 @@ async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
 
 
 async def _save_unless_continued(grafter: Grafter, exchange: Exchange, save: Save) -> None:
-    """Save a turn that broke off, unless a retry has continued it meanwhile."""
+    """Save a broken-off turn, unless a retry has continued it meanwhile."""
     session, turn_id = exchange.config.session, save.turn.turn_id
     known = (await grafter.store.look_up(session, turn_ids=[turn_id])).turns.get(turn_id)
     if known is None or (known.proxy_id == save.turn.proxy_id and not known.delivered):
@@ -130,14 +130,14 @@ async def _save_unless_continued(grafter: Grafter, exchange: Exchange, save: Sav
 
 
 async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: float = 0.0) -> None:
-    """Note that an answer has ended and the client does not have all of it: the beginnings that it may have kept, and
-    the turn for a retry. If the store fails, this is noted later; the caller waits for that for up to `patience`
-    seconds, so that no retry comes before it. Never raises."""
+    """Note that an answer has ended and the client does not have all of it: the parts that it may have kept, and the
+    turn for a retry. If the store fails, this is noted later; the caller waits up to `patience` seconds for that, so
+    that no retry comes before it. Never raises."""
     session, late_writes = machine.exchange.config.session, grafter.owners.late_writes
     await note_beginnings(grafter, machine)
     try:
         for turn_id in machine.unsettled:
-            # later it may be another proxy's
+            # later the turn may belong to another proxy
             mark = partial(grafter.store.mark_broken_off, session, turn_id, proxy_id=machine.exchange.proxy_id)
             await _mark(grafter, "broken off", turn_id, mark)
             late_writes.remember(_key("broken off", turn_id), mark)
@@ -150,7 +150,7 @@ async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: flo
 
 
 async def _mark(grafter: Grafter, what: str, turn_id: str, write: Write) -> None:
-    """Raises StoreUnavailable: the mark is made later."""
+    """Raises StoreUnavailable, but the mark is still made later."""
     try:
         await write()
     except StoreUnavailable:

@@ -5,7 +5,7 @@ from store.models import ToolRules, Toolset
 
 
 def toolset_of(document: object) -> Toolset:
-    """`document`: `{"tools": […]}`, with `tool_config` or `tool_choice` if wanted; see `normalise`. Raises BadTool, or
+    """`document`: `{"tools": […]}`, optionally with `tool_config` or `tool_choice`; see `normalise`. Raises BadTool, or
     ValidationError for a rule."""
     tools = normalise(document)
     return Toolset(

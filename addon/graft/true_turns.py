@@ -1,7 +1,7 @@
-"""A cache of true turns by their ids, for histories that are not known from their beginning on.
+"""A cache of true turns by their ids, for histories whose beginning is not cached.
 
-Such is the history of a client that edits or cuts what lies behind, and of each copy of a chat. A true turn is the same
-for all of them, and valid until a write concerns it.
+These are histories of clients that edit or cut earlier turns, and copies of a chat. All of them share a true turn,
+which is valid until a write affects it.
 """
 
 from collections.abc import Iterable
@@ -21,8 +21,8 @@ class TrueTurns:
         self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 24)
 
     def find(self, session: str, revision: int | None, turn_ids: Iterable[str]) -> dict[str, TrueTurn]:
-        """The turns of these ids that are known. `revision`: the oldest revision of the ledger that will do; None: only
-        the store knows."""
+        """The cached turns with these ids. `revision`: the oldest acceptable revision of the ledger; None: unknown, so
+        nothing is returned."""
         found: dict[str, TrueTurn] = {}
         changes: dict[int, LedgerChanges | None] = {}
         if revision is None:
@@ -42,10 +42,9 @@ class TrueTurns:
         return found
 
     def clear(self) -> None:
-        """Forget all turns."""
         self._turns.clear()
 
     def keep(self, session: str, revision: int | None, true: TrueTurn) -> None:
-        """Remember a turn. `revision`: the ledger's, before the turn was looked up."""
+        """Cache a turn. `revision`: the ledger's, before the turn was looked up."""
         if revision is not None:
             self._turns.put((session, true.turn_id), (revision, true), true.size)

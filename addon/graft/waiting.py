@@ -1,4 +1,4 @@
-"""Lets a request wait for the calls of its last step, by their records, whoever runs them."""
+"""Lets a request wait for the calls of its last step, whoever runs them, by watching their records."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from store.base import Store, UnknownCall
 from store.models import Call, Status
 
-_LONG = 3600.0  # seconds of one wait without a deadline
+_LONG = 3600.0  # seconds of one wait if no deadline is set
 
 
 async def open_calls(store: Store, session: str, call_ids: Collection[str]) -> list[Call]:
@@ -24,8 +24,8 @@ async def open_calls(store: Store, session: str, call_ids: Collection[str]) -> l
 
 
 async def being_run(store: Store, calls: Sequence[Call], after: Callable[[str], Collection[str]]) -> list[Call]:
-    """The open calls of a step that are being run. `after`: the tools whose calls come before calls of this name. Calls
-    that come after one that nobody runs are not run either."""
+    """The open calls of a step that are being run. `after`: the tools that must run before a tool of this name. A call
+    after one that nobody runs does not count."""
     found = [call for call in calls if await is_being_run(store, call)]
     blocking = {call.name for call in calls if call not in found}
     while waits := [one for one in found if one.status is Status.PENDING and not blocking.isdisjoint(after(one.name))]:
@@ -35,16 +35,16 @@ async def being_run(store: Store, calls: Sequence[Call], after: Callable[[str], 
 
 
 async def is_being_run(store: Store, call: Call) -> bool:
-    """Whether a live proxy or worker runs the call, or will when its turn comes. A call that waits for an approval is
-    not run. A call that nobody can answer any longer is settled."""
+    """Whether a live proxy or worker runs the call, or will when its turn comes. A call that waits for an approval does
+    not count. A call that nobody can answer any longer is settled."""
     if call.status is Status.PENDING:
         return call.proxy_id is not None and call.approval != "waiting"
     if call.lease_until is None:
-        return True  # a proxy runs it, or it would be settled
+        return True  # a proxy runs it; otherwise it would be settled
     if await store.lease_left(call.session, call.call_id):
         return True
     await store.settle_lost()
-    return call.redeliver and call.proxy_id is not None  # for as long as the proxy waits for another worker
+    return call.redeliver and call.proxy_id is not None  # as long as the proxy waits for another worker
 
 
 async def until_one_changes(

@@ -1,4 +1,4 @@
-"""Limits warnings about clients and models, who choose some of the words: each is logged once, and not too many."""
+"""Limits warnings whose words clients and models partly choose: logs each once, and not too many."""
 
 import functools
 import logging
@@ -17,11 +17,11 @@ MOST = 500
 """The most warnings in a window."""
 
 MOST_OF_A_KIND = 20
-"""The most warnings that differ only after their first colon: one client must not silence warnings about others."""
+"""The most warnings that differ only after their first colon: one client must not suppress warnings about others."""
 
 _LONGEST = 2000
 _SESSIONS = 4096
-"""The most sessions of which is known that stripping was mentioned."""
+"""The most sessions for which the notice about stripping is remembered."""
 
 
 class Warner:
@@ -34,7 +34,7 @@ class Warner:
         self._mention = functools.lru_cache(_SESSIONS)(_mention_stripping)
 
     def mention_stripping(self, session: str) -> None:
-        """Log that the tools of the session's clients are left out: once for each session."""
+        """Log, once for each session, that its clients' tools are left out."""
         self._mention(session)
 
     def warn(self, text: str) -> None:
@@ -64,7 +64,7 @@ class Warner:
 
 
 class ReplayWarner(Warner):
-    """For requests that no client sends now."""
+    """For replayed requests, whose warnings concern no client."""
 
     def mention_stripping(self, session: str) -> None:
         pass
