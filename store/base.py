@@ -1,17 +1,17 @@
-"""The store's contract. Its parts are in `store.calls` and `store.responses` too.
+"""The store's contract, with `store.calls` and `store.responses`.
 
 Every method is atomic: it takes effect as a whole or not at all, even if the process or the machine dies meanwhile.
-Once a method has returned, its write survives a crash of the process. It survives a crash of the machine, such as a
-power failure, once a later `sync` has returned; without `sync`, only the latest writes can be lost, never earlier ones
-alone.
-`durability`: `sync` waits for the disk (`power`), or returns at once (`process`). A store in memory survives nothing.
+Once a method has returned, its write survives a crash of the process. Once a later `sync` has returned, it also
+survives a power failure. Without `sync`, only the latest writes can be lost, never earlier ones alone.
+`durability`: `sync` waits for the disk (`power`), or returns immediately (`process`). A store in memory survives
+nothing.
 
 The writes of a session have one total order, the order of their events. Over all sessions, only the order within each
 session is guaranteed. Records are immutable: a returned record never changes.
 
-Documents are JSON. Values that are not JSON (NaN as a result, half of a surrogate pair) raise ValueError; so do calls
-that belong to another turn than the one they are saved with, and a `limit` below 1. Nothing is written then. NaN in
-other places is stored as null.
+Documents are JSON. ValueError, with nothing written, is raised for values that are not JSON (NaN as a result, half of a
+surrogate pair), for calls that are saved with another turn than their own, and for a `limit` below 1. NaN in other
+places is stored as null.
 
 Sessions are isolated: a method with a session never returns or changes a record of another session.
 
@@ -22,8 +22,8 @@ Errors for callers: `VersionChanged`, `UnknownCall`, the states of a call (`Alre
 backend cannot be used now; nothing was written) and, when opening, `StoreUnusable` (the message names the path and says
 what to do).
 
-While another program locks the database of a SQLite store, its methods wait asynchronously, for some seconds at most, a
-limit that all methods share. After that they raise StoreBusy at once.
+While another program locks the database of a SQLite store, its methods wait asynchronously, all together for a few
+seconds at most. After that they raise StoreBusy without waiting.
 """
 
 import abc
@@ -73,10 +73,10 @@ class StoreError(Exception):
      │   ├─ Decided            not waiting for an approval: never was, or already decided differently
      │   └─ ProxyGone          the proxy that waited for the call is gone: the call has expired
      ├─ UnknownResponse    no such response in the session
-     ├─ ConversationMoved  the conversation is at `head`, and not at the response's `previous`
+     ├─ ConversationMoved  the conversation is at `head`, not at the response's `previous`
      ├─ BadCursor          not a cursor of a store
      ├─ CursorLost         a cursor of another store's events, or of lost events
-     ├─ StoreUnavailable   the backend does not work now; nothing was written, but for the following
+     ├─ StoreUnavailable   the backend does not work now; nothing was written, except as stated below
      │   ├─ StoreBusy          another program locks it; nothing was written
      │   ├─ OutcomeUnknown     the write was sent, and no reply says whether it was made
      │   │   └─ TakeOverUnknown    so the answer `taken` may have been taken over
@@ -199,7 +199,7 @@ class Store(Calls, Responses):
         self.remember_within(Budget())
 
     def remember_within(self, budget: Budget) -> None:
-        """Remember records and writes within this budget from now on; what was remembered before is forgotten."""
+        """Replace the caches of records and writes by empty ones within this budget."""
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -225,29 +225,28 @@ class Store(Calls, Responses):
 
     @abc.abstractmethod
     async def sync(self) -> None:
-        """Return once all earlier writes survive a power failure; at once if they already do, or if `durability` is
-        `process`. Concurrent callers share one wait for the disk. Raises NotDurable: the disk has failed. Suspends."""
+        """Return once all earlier writes survive a power failure; without waiting if `durability` is `process`.
+        Concurrent callers share one wait for the disk. Raises NotDurable: the disk has failed."""
 
     async def confirm(self) -> None:
-        """Return once all earlier writes survive the end of the server that took them: a replica has them. At once if
-        the store has no replicas, or if `durability` is `process`; never waits for a disk. Raises NotDurable."""
+        """Return once a replica has all earlier writes, so that they survive the loss of the primary. Returns
+        immediately if the store has no replicas, or if `durability` is `process`. Raises NotDurable."""
 
     @property
     def outage(self) -> str:
-        """Since when and why the backend is not asked, so that everything raises StoreUnavailable at once; or empty."""
+        """Since when and why the backend is not asked and all methods raise StoreUnavailable; empty: it is asked."""
         return ""
 
     async def recovered(self, timeout: float) -> None:
-        """After StoreUnavailable: return once the backend may work again, at the latest after these seconds."""
+        """After StoreUnavailable: return once the backend may work again, or after `timeout` seconds."""
         await asyncio.sleep(timeout)
 
     on_change: Callable[[str], None] | None = None
-    """Called with the name of a session whose tools this process has written or may have written, or whose tools
-    another has."""
+    """Called with a session's name when this process may have written its tools, or another process has."""
 
     on_reconnected: Callable[[], None] | None = None
-    """Called when the backend can ask its server again after it could not: the server may have lost the latest writes,
-    or be another one that never had them. Only by a store that has a server."""
+    """Called after an outage of the backend's server, if it has one: the server may have lost the latest writes, or be
+    another one that never had them."""
 
     # --- sessions ---------------------------------------------------------------------------------------------
     #
@@ -276,8 +275,8 @@ class Store(Calls, Responses):
 
     @abc.abstractmethod
     async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
-        """Delete the session with its calls, turns, keys, cached tools, responses and conversations; False if there
-        was nothing to delete. Event `session.deleted`; the session's earlier events are deleted as well."""
+        """Delete the session with its calls, turns, keys, cached tools, responses, conversations and earlier events.
+        False if nothing was found. Event `session.deleted`."""
 
     @abc.abstractmethod
     async def put_cached_tools(self, cached: CachedTools) -> None: ...
@@ -292,7 +291,7 @@ class Store(Calls, Responses):
         """Insert the turn, or replace the turn of the same id (`bound`, `broke_off` and `created_at` are kept, and
         `proxy_id` if the new turn has none).
 
-        Existing calls stay unchanged: they may have been answered meanwhile. Keys are added to the turn's keys. Events
+        Existing calls stay unchanged: they may have been answered since. Keys are added to the turn's keys. Events
         `turn.created` or `turn.updated`, and `call.created` for each new call.
         """
 
@@ -314,15 +313,15 @@ class Store(Calls, Responses):
         known: Collection[bytes] = (),
         matches: int = MATCHES,
     ) -> LedgerMatches:
-        """The turns of the session with one of these ids or keys, with their calls, at most `matches` for each key; the
-        keys that turns without calls have; and the keys of `known` that any turn with calls has, which is cheaper."""
+        """Look up the turns with one of these ids or keys, at most `matches` for each key, with their calls, and the
+        keys of turns without calls. Of `known`, which is cheaper: the keys that any turn with calls has."""
 
     @abc.abstractmethod
     async def bind(
         self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
     ) -> str | None:
         """Add these keys to the newest unbound turn of the session with this `user_key`, and mark the turn bound.
-        `exclude`: ids of turns to skip. Returns the turn's id, or None if there is none. Of two concurrent callers, one
+        `exclude`: ids of turns to skip. Returns the turn's id, or None if no turn fits. Of two concurrent callers, one
         gets the turn. Event `turn.updated`."""
 
     @abc.abstractmethod
@@ -331,9 +330,9 @@ class Store(Calls, Responses):
         calls. None: unknown, since other processes write as well; look up each time."""
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
-        """The turns and keys that were written after this revision, as far as this process's last `snapshot` of the
-        session told: earlier results of `look_up` about other turns and keys, and of `bind` about other user keys, were
-        still valid then. None: unknown, or no longer known."""
+        """The turns and keys written after this revision, as of this process's last `snapshot` of the session. At that
+        time, earlier results of `look_up` for other turns and keys, and of `bind` for other user keys, were still
+        valid. None: unknown."""
         return None
 
     @abc.abstractmethod
@@ -352,7 +351,7 @@ class Store(Calls, Responses):
 
     @abc.abstractmethod
     async def last_event_id(self) -> str:
-        """The cursor of the last event: all later events come after it."""
+        """The cursor after which all later events come."""
 
     @abc.abstractmethod
     async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
@@ -374,17 +373,17 @@ class Store(Calls, Responses):
 
     @abc.abstractmethod
     async def follow(self, session: str | None, after: str | None, timeout: float, *, limit: int = 100) -> list[Event]:
-        """As `events`, as soon as there are any; an empty list after the timeout."""
+        """As `events`, but waits for the first one; an empty list after the timeout."""
 
     # --- upkeep -----------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     async def expire(self) -> int:
         """Delete turns (with keys and calls), cached tools, responses and events that are older than `ttl` seconds;
-        nothing for a day after the wall clock jumped by more than an hour, compared with the machine's uptime.
+        nothing for a day after a jump of the wall clock by more than an hour, compared with the machine's uptime.
 
         Pending calls are deleted with their turn. A thread of responses is deleted as a whole, with its conversations,
         by the age of its last response. Sessions stay. Returns the number of deleted records (without keys of turns
         with calls, given calls, and conversations).
 
-        Deletes one batch (`BATCH`), so that other methods do not wait for long: call it again until it returns 0."""
+        Deletes one batch (`BATCH`), so that other methods do not wait long: call it again until it returns 0."""

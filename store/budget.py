@@ -25,8 +25,8 @@ class Budget:
     def share[K: Hashable, V](
         self, name: str, part: float, dropped: Callable[[K, V], object] = lambda key, value: None
     ) -> "Share[K, V]":
-        """A share of this part of the limit, in place of a former share of this name. `dropped`: called with each
-        entry that is dropped to make room."""
+        """A share of this part of the limit, replacing an earlier share of this name. `dropped`: called with each entry
+        that is dropped to make room."""
         share = Share[K, V](int(part * self.limit), dropped)
         self._shares[name] = share
         assert sum(one.limit for one in self._shares.values()) <= self.limit, "the shares are more than the whole"
@@ -72,8 +72,8 @@ class Share[K: Hashable, V]:
         return None if entry is None else entry[0]
 
     def put(self, key: K, value: V, size: int) -> bool:
-        """Remember a value of about this many bytes, in place of the key's former one. False, with nothing remembered,
-        if it is larger than the share."""
+        """Store a value of about `size` bytes, replacing the key's earlier value. False: it is larger than the share,
+        and the key has no value now."""
         self.pop(key)
         if size + ENTRY > self.limit:
             return False
@@ -81,20 +81,19 @@ class Share[K: Hashable, V]:
         return True
 
     def replace(self, key: K, value: V) -> None:
-        """Remember another value of the same size, if the key has one."""
+        """Replace the key's value, if it has one, by another of the same size."""
         if (entry := self._entries.get(key)) is not None:
             self._entries[key] = value, entry[1]
 
     def pop(self, key: K) -> V | None:
-        """Forget an entry. Returns its value."""
+        """Remove an entry. Returns its value."""
         entry = self._entries.pop(key, None)
         return None if entry is None else entry[0]
 
     def clear(self) -> None:
-        """Forget all entries."""
         self._entries.clear()
 
     def drop_all(self) -> None:
-        """Drop all entries as if there were no room."""
+        """Remove all entries, and call `dropped` for each."""
         while self._entries:
             self._entries.popitem()

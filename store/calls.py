@@ -34,14 +34,14 @@ class Calls(abc.ABC):
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Call]:
-        """Calls in the order they were first saved, or the other way round. Raises BadCursor."""
+        """Calls in the order they were first saved, or the reverse. Raises BadCursor."""
 
     @abc.abstractmethod
     async def calls_cursor(
         self, moment: float, *, session: str | None = None, newest_first: bool = False
     ) -> str | None:
-        """The cursor of the page that begins with the first call made at `moment` or later, or with `newest_first`
-        with the last one before it. Calls are taken to be saved in the order of their times."""
+        """The cursor of the page that begins with the first call made at `moment` or later, or, with `newest_first`,
+        with the last one before it. Assumes that calls were saved in the order of their times."""
 
     @abc.abstractmethod
     async def answer(
@@ -72,7 +72,7 @@ class Calls(abc.ABC):
 
     @abc.abstractmethod
     async def release(self, session: str, call_id: str, *, detached: bool = False) -> Call:
-        """Let workers claim the call from now on. Idempotent, also once a worker has the call.
+        """Let workers claim the call. Idempotent, also once a worker has the call.
 
         `detached`: no proxy waits for the call any longer, and it survives the end of the proxy. Raises NotPending: the
         owner is not `workers`, or the call waits for an approval, is run by the proxy, or is final.
@@ -80,7 +80,7 @@ class Calls(abc.ABC):
 
     @abc.abstractmethod
     async def claim(self, session: str, names: Collection[str], *, lease: float, worker: str) -> Call | None:
-        """Claim the oldest available call of these tools, for `worker` and `lease` seconds; None: there is none.
+        """Claim the oldest available call of these tools, for `worker` and `lease` seconds; None: none is available.
 
         Available calls are pending and released, or running with an expired lease and redeliverable (`Call.redeliver`).
         Lost calls that are found meanwhile are settled as `settle_lost` does. If the current toolset requires an
@@ -90,15 +90,15 @@ class Calls(abc.ABC):
 
     @abc.abstractmethod
     async def next_lease(self, session: str, names: Collection[str]) -> float | None:
-        """Seconds until the first lease of these tools' running calls runs out, 0 if one has; None: no lease."""
+        """Seconds until the first lease of these tools' running calls expires, 0 if one has; None: no lease."""
 
     @abc.abstractmethod
     async def lease_left(self, session: str, call_id: str) -> float | None:
-        """Seconds left of the worker's lease of the call, 0 if it ran out; None: no worker has the call."""
+        """Seconds left of the worker's lease of the call, 0 if it expired; None: no worker has the call."""
 
     @abc.abstractmethod
     async def renew(self, session: str, call_id: str, worker: str, lease: float) -> Call:
-        """Let the lease run out in `lease` seconds from now; 0 returns the call: it is pending again.
+        """Extend the lease to `lease` seconds from now; 0 returns the call: it is pending again.
 
         Raises LeaseLost if the call is not running, or held by another worker. An expired lease can be renewed until
         another worker claims the call, or it is settled. No event, unless the call is returned.
@@ -106,17 +106,15 @@ class Calls(abc.ABC):
 
     @abc.abstractmethod
     async def start(self, session: str, call_id: str, *, loop_id: str) -> Call:
-        """The proxy runs the call itself from now on: no worker gets it. Idempotent for the same loop.
-
-        Raises NotPending; also if the call waits for an approval.
-        """
+        """The proxy runs the call itself: no worker gets it. Idempotent for the same loop. Raises NotPending, also if
+        the call waits for an approval."""
 
     @abc.abstractmethod
     async def decide(
         self, session: str, call_id: str, approved: bool, *, reason: str = "", args: Document | None = None
     ) -> Call:
-        """Approve the call: it stays pending, and can be run now, with `args` if they are given instead of the model's.
-        Or deny it: it is final, and its error holds the reason, if any. Repeating the same decision changes nothing.
+        """Approve the call: it stays pending and can be run, with `args` instead of the model's if they are given.
+        Or deny it: it is final, and its error contains the reason, if any. Repeating the same decision changes nothing.
 
         Raises Decided; ProxyGone: the proxy that waited for the call has no lease, and the call has expired instead.
         """
@@ -124,19 +122,19 @@ class Calls(abc.ABC):
     @abc.abstractmethod
     async def settle(self, session: str, call_id: str, status: Status, *, error: str, has_begun: bool = True) -> Call:
         """End a call that nobody will answer: `denied` or `expired`, with an error for the model. A final call is
-        returned unchanged. `has_begun` False: no loop has begun to run the call, although its record may say so: it
-        was stored as running, or as started, and the loop ended before it ran. Raises ValueError for another status."""
+        returned unchanged. `has_begun` False: the loop stored the call as running or started, but ended before it ran
+        the call. Raises ValueError for another status."""
 
     # --- the proxies ------------------------------------------------------------------------------------------
     #
-    # `proxy_id` of a call is the proxy whose loop, Live connection or background run waits for it. Such a call is
-    # useful only while the proxy has a lease. A backend with one writing process ends all leases of proxies when it is
-    # opened: their holders are gone.
+    # `proxy_id` of a call is the proxy with the loop, Live connection or background run that waits for it. Such a call
+    # is useful only while the proxy has a lease. A backend with one writing process ends all leases of proxies when it
+    # is opened: the proxies that held them are gone.
 
     @abc.abstractmethod
     async def hold(self, proxy_id: str, lease: float) -> None:
-        """The proxy is alive, and considered alive for `lease` seconds from now, even if storing this fails. Raises
-        ValueError: `lease` is not above 0."""
+        """Consider the proxy alive for `lease` seconds from now, even if storing this fails. Raises ValueError: `lease`
+        is not above 0."""
 
     @abc.abstractmethod
     async def drop(self, proxy_id: str) -> list[Call]:
@@ -147,8 +145,7 @@ class Calls(abc.ABC):
         """Settle all calls that nobody will answer any more, in one step, and return them.
 
         A call of a proxy without a lease expires if it is pending or run by the proxy itself; a worker keeps its call
-        until its lease runs out. A call whose worker let the lease run out fails, unless it may be redelivered. No call
-        is given to a worker by this.
+        until its lease expires. A call with an expired lease of a worker fails, unless it may be redelivered.
         """
 
     # --- requests that are sent again -------------------------------------------------------------------------
@@ -156,22 +153,22 @@ class Calls(abc.ABC):
     @abc.abstractmethod
     async def mark_broken_off(self, session: str, turn_id: str, *, proxy_id: str | None = None) -> bool:
         """Note that the answer with this turn ended unfinished now. `proxy_id`: only if this proxy has the turn. False,
-        without a write: there is no such turn, it was delivered, or this was noted before. Event `turn.updated`."""
+        without a write: the turn does not exist, was delivered, or has this note. Event `turn.updated`."""
 
     @abc.abstractmethod
     async def mark_delivered(self, session: str, turn_id: str) -> bool:
-        """Note that the client has the whole turn. False, without a write: there is no such turn, or this was noted
-        before. Event `turn.updated`."""
+        """Note that the client has the whole turn. False, without a write: the turn does not exist, or has this note.
+        Event `turn.updated`."""
 
     @abc.abstractmethod
     async def take_over(
         self, session: str, request_key: bytes, *, window: float, proxy_id: str
     ) -> tuple[Turn, list[Call]] | None:
         """Take over the newest turn with this `request_key` that broke off at most `window` seconds ago. Returns it and
-        its calls in order; None: there is none. If the turn's proxy has lost its lease, the turn broke off when the
+        its calls in order; None: no such turn. If the turn's proxy has lost its lease, the turn broke off when the
         proxy was last alive.
 
-        The turn and its open calls belong to the proxy `proxy_id` from now on; the turn keeps its id. Of two concurrent
-        callers, one gets the turn; it can be taken over again after it breaks off again. Lost calls are settled as
-        `settle_lost` does. A delivered turn is never taken over. Event `turn.updated`.
+        The turn, under the same id, and its open calls then belong to the proxy `proxy_id`. Of two concurrent callers,
+        one gets the turn; it can be taken over again after it breaks off again. Lost calls are settled as `settle_lost`
+        does. A delivered turn is never taken over. Event `turn.updated`.
         """

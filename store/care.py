@@ -1,6 +1,6 @@
 """Maintenance of a SQLite store: backup while it is used, check, and recovery.
 
-All functions work on the file and need no proxy; for `recover`, no proxy may use the file.
+The functions need no proxy. While `recover` runs, no proxy may use the file.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ _DELETE_ORPHANS = (
     "DELETE FROM conversation WHERE head NOT IN (SELECT seq FROM response)",
     "INSERT OR IGNORE INTO thread SELECT DISTINCT thread, session, unixepoch() FROM response",
 )
-"""Deletes rows that belong to missing records. A thread exists as long as one of its responses does."""
+"""Deletes rows that belong to missing records, and threads without responses."""
 
 _NEW_HISTORY = (
     "UPDATE meta SET value = lower(hex(randomblob(4))) WHERE name = 'epoch'",
     "DELETE FROM meta WHERE name IN ('open', 'clock')",
 )
-"""Later writes are missing in the copy: followers of events learn this from the new epoch."""
+"""The copy gets a new epoch, so that clients with a cursor notice that later events are missing."""
 
 _MAX_NUMBER = 1 << 20
 """The highest row number to look for if the last one is unknown."""
 
 _LAST_INDEXED = "SELECT max(+event_id) FROM event"
-"""Reads the index, which may be whole if the table is not."""
+"""Reads the index, which may be intact if the table is not."""
 
 
 class CareError(StoreError):
@@ -54,7 +54,7 @@ class CareError(StoreError):
 
 
 class Recovered(NamedTuple):
-    """The number of saved rows of each table, and the path of the damaged file."""
+    """`saved`: the number of rows of each table. `damaged`: the old file."""
 
     saved: dict[str, int]
     damaged: Path
@@ -204,7 +204,7 @@ def _last_number(db: sqlite3.Connection, table: str, key: str) -> int:
 
 
 def _largest(db: sqlite3.Connection, *statements: str) -> int | None:
-    """The number that the first of the statements gives which can be run and has one."""
+    """The number from the first of the statements that runs and returns one."""
     for statement in statements:
         with contextlib.suppress(sqlite3.DatabaseError):
             if (row := db.execute(statement).fetchone()) and row[0] is not None:

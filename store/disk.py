@@ -1,4 +1,4 @@
-"""Makes what was written safe from a power failure, with the event loop free meanwhile."""
+"""Flushes files to the disk without blocking the event loop."""
 
 import asyncio
 import contextlib
@@ -9,27 +9,26 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class File:
-    """An open file whose data is flushed to the disk in a thread. All who ask during a flush share the next one. The
-    descriptor stays open, and is closed when nobody has the object any more: the kernel reports an error once to each
-    opening."""
+    """An open file whose data is flushed to the disk in a thread. Requests during a flush share the next flush. The
+    descriptor stays open for the object's lifetime: the kernel reports an error once to each open descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.failure: OSError | None = None
-        """Of the first flush that failed. The kernel may have dropped the data that it could not write: a later flush
-        that succeeds proves nothing. So none does."""
+        """The error of the first flush that failed. All later flushes fail as well: the kernel may have dropped the
+        data that it could not write."""
         self._thread = ThreadPoolExecutor(1, "toolgraft-disk")
         self._is_busy = False
         self._next: asyncio.Future[None] | None = None
         weakref.finalize(self, os.close, descriptor)
 
     def begin_flush(self) -> asyncio.Future[None]:
-        """Done when the file's data, as it is now, is on disk. Raises OSError."""
+        """Returns a future that is done when the file's present data is on disk. Raises OSError."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
             if not self._is_busy:
                 self._is_busy = True
-                self._next.get_loop().call_soon(self._begin)  # whoever asks until then shares it
+                self._next.get_loop().call_soon(self._begin)  # requests until then share it
         waiter = asyncio.shield(self._next)
         waiter.add_done_callback(_retrieve)
         return waiter
@@ -39,7 +38,7 @@ class File:
         batch, self._next = self._next, None
         try:
             self._thread.submit(self._flush, batch)
-        except RuntimeError as error:  # there are too many threads
+        except RuntimeError as error:  # too many threads
             self._end(batch, OSError(str(error)))
 
     def _flush(self, batch: asyncio.Future[None]) -> None:
@@ -48,7 +47,7 @@ class File:
             flush(self.descriptor)
         except OSError as failure:
             error = failure
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             batch.get_loop().call_soon_threadsafe(self._end, batch, error)
 
     def _end(self, batch: asyncio.Future[None], error: OSError | None) -> None:
@@ -57,14 +56,14 @@ class File:
             batch.set_result(None)
         else:
             batch.set_exception(self.failure)
-            batch.exception()  # whoever waited may have left
+            batch.exception()  # retrieved, in case nobody awaits it
         self._is_busy = self._next is not None
         if self._is_busy:
             self._begin()
 
 
 def flush(file: int) -> None:
-    """Write the data of the file to the disk. Raises OSError."""
+    """Flush the file of this descriptor. Raises OSError."""
     if full := getattr(fcntl, "F_FULLFSYNC", None):  # macOS: an fsync leaves the data in the disk's cache
         fcntl.fcntl(file, full)
     else:
@@ -72,6 +71,6 @@ def flush(file: int) -> None:
 
 
 def _retrieve(waiter: asyncio.Future[None]) -> None:
-    """Take note of an error, which asyncio would log if nobody awaits it."""
+    """Retrieve an error, which asyncio would otherwise log if nobody awaits it."""
     if not waiter.cancelled():
         waiter.exception()

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 SESSION_PATTERN = r"[A-Za-z0-9_.-]{1,64}"
 SESSION_FORM = f"a name of the form {SESSION_PATTERN}, and not only dots"
 SESSION_NAME = re.compile(rf"(?!\.+\Z){SESSION_PATTERN}")
-"""For `fullmatch`. A URL cannot address `.` and `..`: clients resolve them before they ask."""
+"""For `fullmatch`. Excludes `.` and `..`, which clients resolve in URLs."""
 
 
 def _not_only_dots(name: str) -> str:
@@ -31,7 +31,6 @@ Document = dict[str, Any]
 Delivery = Literal["auto", "placeholder", "loop", "hold", "passthrough"]
 
 MASK = "***"
-"""Shown instead of a secret."""
 
 
 class Record(BaseModel):
@@ -44,10 +43,10 @@ class Record(BaseModel):
 
 
 class Policy(Record):
-    """What a session does differently from the proxy's options. `None` means: as the option says.
+    """A session's deviations from the proxy's options. None: the option applies.
 
-    `always_approved` is no option: the tools whose calls wait for no approval, by name. Each has the version (a digest
-    in hex) that it had when somebody said so; a tool that has changed since needs approvals again.
+    `always_approved` is not an option: it names the tools whose calls do not wait for an approval, each with the
+    version (a digest in hex) that was approved. A tool that has changed since needs approvals again.
     """
 
     client_tools: Literal["strip", "keep"] | None = None
@@ -68,7 +67,7 @@ class Policy(Record):
 
 
 class Executor(Record):
-    """What runs a tool's calls: an HTTP endpoint (`url`, with `headers` sent along), or workers, which claim them.
+    """Runs a tool's calls: an HTTP endpoint (`url`, with `headers`), or workers, which claim them.
 
     The headers' values may be secrets: only `masked` is shown.
     """
@@ -92,12 +91,12 @@ class Executor(Record):
 class ToolRules(Record):
     """How the calls of one tool are run. None: as the policy says, or not at all.
 
-    `executor` None: a manual tool, whose calls are answered through the control API, unless a tool source of the
-    proxy has it. `approval`: a call waits until it is approved. `after`: tools whose calls of the same step come
-    first. `idempotent`: a call may run more than once, and identical calls in flight may share one run. `redeliver`:
-    a call goes to another worker when the one that had it is lost. `cache_ttl`, `timeout`: seconds. `retries`: tries
-    after the first. `behavior`, `scheduling`: for the Live API alone, whether the model waits for the call, and
-    when it takes up the answer of one that it did not wait for.
+    `executor` None: unless a tool source of the proxy has the tool, its calls are answered through the control API.
+    `approval`: a call waits until it is approved. `after`: tools whose calls of the same step run first. `idempotent`:
+    a call may run more than once, and identical calls in flight may share one run. `redeliver`: if a call's worker is
+    lost, another one gets the call. `cache_ttl`, `timeout`: seconds. `retries`: tries after the first. For the Live API
+    alone: `behavior`: whether the model waits for the call; `scheduling`: when it uses the result of a call that it did
+    not wait for.
     """
 
     executor: Executor | None = None
@@ -119,9 +118,8 @@ class Toolset(Record):
     """A session's tools, already normalised.
 
     `declarations`: Gemini FunctionDeclarations (`name`, `description`, `parameters` or `parametersJsonSchema`, …),
-    names unique. `builtins`: Gemini Tool objects that hold no functionDeclarations (`{"googleSearch": {}}`).
-    `tool_config`: a Gemini toolConfig in camelCase, or None. `rules`: by the name of a declaration; those that say
-    nothing are left out.
+    names unique. `builtins`: Gemini Tool objects without functionDeclarations (`{"googleSearch": {}}`).
+    `tool_config`: a Gemini toolConfig in camelCase, or None. `rules`: by the name of a declaration, without empty ones.
     """
 
     declarations: list[Document] = []
@@ -135,9 +133,9 @@ class Toolset(Record):
 
 
 class Session(Record):
-    """`toolset` None: no toolset was ever set (or it was cleared), and the session's traffic is not touched.
+    """`toolset` None: it was never set, or was cleared, and the session's traffic is not touched.
 
-    `version` is another after each write, and is never given again, also not to a session of the same name.
+    Each write sets a new `version`, which is never used again, not even for a later session of the same name.
     """
 
     name: SessionName
@@ -171,7 +169,7 @@ class Status(enum.StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether a call of this status has its answer, and so never changes again."""
+        """Whether a call of this status has its answer and never changes again."""
         return self not in (Status.PENDING, Status.RUNNING)
 
 
@@ -179,8 +177,8 @@ Owner = Literal["loop", "workers", "hand"]
 
 
 class Media(Record):
-    """One part of a result that is not text: an image, a sound, a file. `size`: bytes, decoded; `digest`: of them and
-    their type, in hex."""
+    """One part of a result that is not text: an image, a sound, a file. `size`: in decoded bytes; `digest`: of these
+    bytes and their type, in hex."""
 
     mime_type: str
     size: int
@@ -190,27 +188,25 @@ class Media(Record):
 class Call(Record):
     """One captured functionCall of a grafted tool.
 
-    `name` is the toolset's name, whatever it was called in that request. `result` is what was sent, as it was sent
-    (any JSON); `error` is set instead when the call failed. `index` is its place in its step, `round` the step's
-    place in its turn. `gemini_id` is the id that the model gave, if any.
+    `name` is the toolset's name, even if the tool was renamed for the request. `result` is any JSON, unchanged; a
+    failed call has an `error` instead. `index` is the call's place in its step, `round` the step's place in its turn.
+    `gemini_id` is the id that the model gave, if any.
 
     `owner` is who runs the call: a loop of the proxy, `workers`, or nobody, so that it is answered by `hand`.
-    `released`: workers may claim it. `redeliver`: another worker gets it if the first is lost, since it may run more
-    than once. `proxy_id` is the proxy that waits for the call, None if its answer is for a later request.
+    `released`: workers may claim it. `redeliver`: it may run more than once, so another worker gets it if the first is
+    lost. `proxy_id` is the proxy that waits for the call, None if its answer is for a later request.
 
-    `approval` None: nobody is asked, or was not any more when the call came to its end. `loop_id` is the run of a loop
-    that waits for the call. A running call that a worker has holds `worker` and `lease_until`, by the store's clock;
-    one that the proxy itself runs has no lease.
+    `approval` None: no approval is needed, or was no longer needed when the call ended. `loop_id` is the run of a loop
+    that waits for the call. A call that a worker runs has `worker` and `lease_until`, by the store's clock; a call that
+    the proxy itself runs has no lease.
 
-    `media` describes the `parts` of the result, which are Gemini's: `{"inlineData": {"mimeType", "data"}}`. They are
-    large, so they are no part of the record's JSON: neither events nor lists have them. A call that is read by its id,
-    or with its turn, has them.
+    `media` describes the `parts` of the result, which have Gemini's form: `{"inlineData": {"mimeType", "data"}}`. They
+    are large, so the record's JSON, events and lists omit them. They are read with a call by its id, or with its turn.
 
-    `attempts`: how often the proxy or a worker began to run it; retries within one run are not counted. `started_at`:
-    when that was first, after the call had waited for its turn, an approval and a worker.
+    `attempts`: how often the proxy or a worker began to run the call, without retries in one run. `started_at`: the
+    time of the first attempt.
 
-    `asked_args`: the model's arguments, if the person who approved the call has changed them. `args` are those it runs
-    with.
+    `asked_args`: the model's arguments, if the person who approved the call changed them. `args`: those that are used.
     """
 
     call_id: str
@@ -244,28 +240,27 @@ class Call(Record):
 
     @property
     def model_args(self) -> Document:
-        """The arguments as the model gave them."""
         return self.args if self.asked_args is None else self.asked_args
 
 
 class Slot(Record):
-    """One functionCall of a step: `call_id` of the captured call, or None for a call of the client's own tool."""
+    """One functionCall of a step. `call_id` None: a call of the client's own tool."""
 
     name: str
     call_id: str | None = None
 
 
 class Step(Record):
-    """A model Content as the model said it (calls under the toolset's names), and whose each call is, in order."""
+    """A model Content as the model sent it (calls under the toolset's names), with a slot for each call, in order."""
 
     content: Document
     slots: list[Slot] = []
 
 
 class Progress(Record):
-    """How far the loop of an answer has come: after this many `rounds` these `steps` and these parts (`visible`) of its
-    turn are complete, the first ones; what the turn has more is of a round that is not. `meta`: the fields of the
-    upstream's responses that all of the answer's have."""
+    """The complete part of an unfinished answer: after this many `rounds`, the turn's first `steps` steps and `visible`
+    parts. The turn's other steps and parts belong to an incomplete round. `meta`: the fields of the upstream's
+    responses that all responses of the answer have."""
 
     steps: int
     visible: int
@@ -274,16 +269,16 @@ class Progress(Record):
 
 
 class Turn(Record):
-    """One entry of the ledger: what the client was given (`visible`, Gemini Parts) for what really happened (`steps`).
+    """One entry of the ledger: what the client received (`visible`, Gemini Parts) for what really happened (`steps`).
 
-    `user_key` is the key of the user turn before it, by which a bare placeholder finds it; b"": none does. `chain` says
-    what stood before it, to those who know the store's secret; `pair` is the one of its keys that it has with the user
-    turn before it, b"" in records of earlier versions. `delivered` says that the client was
-    given the turn to its end. `bound` says that a bare placeholder has taken it, for good.
+    `user_key` is the key of the user turn before it, by which a bare placeholder finds it; b"": none does. `chain` is
+    the encrypted digest of the turns before it; `pair` is its key together with the user turn before it, b"" in records
+    of earlier versions. `delivered`: the client received the whole turn. `bound`: the
+    turn belongs to a bare placeholder, permanently.
 
-    `request_key` tells the request from every other, so that one that is sent again finds the turn; b"": it is not
-    looked for. `proxy_id` is the proxy that makes the answer, and `broke_off` the time at which it ended unfinished.
-    `progress` is where a request that is sent again goes on; None: nowhere yet, or the turn was delivered.
+    `request_key` identifies the request, so that a retry finds the turn; b"": none does. `proxy_id` is the proxy that
+    makes the answer, and `broke_off` the time at which the answer ended unfinished. `progress` is where a retry
+    continues; None: it starts from the beginning, or the turn was delivered.
     """
 
     turn_id: str
@@ -307,7 +302,7 @@ class Turn(Record):
 
 
 class CachedTools(Record):
-    """The grafted tools of a cachedContent, which requests that name it carry: the toolset's name → the name used."""
+    """The grafted tools of a cachedContent. `names`: the toolset's name → the name used there."""
 
     session: SessionName
     cached_content: str
@@ -316,13 +311,13 @@ class CachedTools(Record):
 
 
 class Response(Record):
-    """One answered request of a front door. `previous` is the id of the response whose history it goes on with.
+    """One answered request of a front door. `previous` is the id of the response whose history it continues.
 
-    `contents`: the Gemini Contents that it added to that history, what the client sent and then what it was given.
-    `tools`: what is kept of its tools, in the door's own form. `calls`: for each call id that the client was given,
-    the functionCall Part as the model said it. `document`: what can be retrieved; None: it was deleted, or never to
-    be retrieved, and is kept for what others need of it: their history, a conversation's place, its calls. `turns`: the
-    ids of the turns of the ledger that it holds, `turn_id` the one whose answer is the last of the Contents.
+    `contents`: the Gemini Contents that it added to that history: the client's, then the answer. `tools`: the stored
+    part of its tools, in the door's own form. `calls`: for each call id that the client received, the functionCall Part
+    as the model sent it. `document`: what can be retrieved; None: it was deleted, or never retrievable, and the rest is
+    kept for later responses, a conversation or its calls. `turns`: the ids of its turns in the ledger; `turn_id`: the
+    turn of the last Content.
     """
 
     response_id: str
@@ -339,8 +334,8 @@ class Response(Record):
 
 
 class UndeliveredAnswer(NamedTuple):
-    """An answer that its client does not have yet. `key` identifies the request, so that the same request, sent again,
-    gets `answer`; None: the response's document says all of it. `proxy_id`: the proxy that hands the answer over."""
+    """An answer that its client does not have yet. `key` identifies the request: a retry gets `answer`, or if that is
+    None, the response's document. `proxy_id`: the proxy that hands the answer over."""
 
     key: bytes
     proxy_id: str
@@ -355,7 +350,7 @@ class GivenCall(NamedTuple):
 
 
 class Event(Record):
-    """Something that happened, in order. `event_id` is a cursor: what comes after the event is asked for by it.
+    """A change of a record. `event_id` is a cursor: later events are requested with it.
 
     `type` is `session.updated`, `session.deleted`, `tools.updated`, `call.created`, `call.updated`, `turn.created`,
     `turn.updated`. `data` is the record as JSON (for deletions, `{"name": …}`); sessions are masked.
@@ -376,7 +371,7 @@ class Page[T](BaseModel):
 
     @functools.cached_property
     def json_items(self) -> list[bytes]:
-        """Each item as JSON. Made once, since a page of records that do not change is listed many times."""
+        """Each item as JSON, computed once: the same page is often listed many times."""
         return [pydantic_core.to_json(item) for item in self.items]
 
 

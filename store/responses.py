@@ -21,7 +21,7 @@ class Responses(abc.ABC):
 
         `head`: the current head of the conversation, which must be this response's `previous`; None: this response
         creates the conversation, and may follow any response. Of two concurrent moves of a head, one succeeds. A call
-        id that was given before means the call of this response from now on.
+        id that was used before then refers to the call of this response.
 
         `undelivered`: the answer is kept with the response until it is handed over, in case the request is sent again.
 
@@ -40,16 +40,16 @@ class Responses(abc.ABC):
 
     @abc.abstractmethod
     async def response(self, session: str, response_id: str) -> Response:
-        """The response; `document` is None if it was deleted, and the response is only kept for others. Raises
+        """The response; `document` is None if it was deleted, and the response is kept for others. Raises
         UnknownResponse."""
 
     @abc.abstractmethod
     async def responses(self, session: str, response_ids: Collection[str]) -> dict[str, Response]:
-        """As `response`, those that are there, by id."""
+        """As `response`: the existing ones, by id."""
 
     @abc.abstractmethod
     async def conversation(self, session: str, name: str) -> str | None:
-        """The id of the conversation's head; None: there is no such conversation."""
+        """The id of the conversation's head; None: no such conversation."""
 
     @abc.abstractmethod
     async def history(self, session: str, response_id: str) -> list[Response]:
@@ -67,28 +67,27 @@ class Responses(abc.ABC):
     async def delete_response(self, session: str, response_id: str) -> None:
         """Delete the response's document. The response and its calls are deleted once no other response follows it and
         no conversation has it as head; then also earlier responses without a document that were only kept for it.
-        Raises UnknownResponse, also if the response has no document, or no longer."""
+        Raises UnknownResponse, also if the response has no document."""
 
     # --- undelivered answers: as answers of loops that broke off, see `store.calls` ---------------------------
 
     @abc.abstractmethod
     async def mark_handed_over(self, session: str, response_id: str) -> None:
-        """Note that the client has the answer: the same request is a new one from now on. It may be written a little
-        later, and be lost with the process until then. Idempotent."""
+        """Note that the client has the answer, so that the same request counts as a new one. The note may be written a
+        little later, and is lost if the process ends before that. Idempotent."""
 
     @abc.abstractmethod
     async def mark_not_handed_over(self, session: str, response_id: str) -> None:
-        """Note that the client will not get the answer, as of now. Does nothing if there is no such answer, or this was
-        noted before."""
+        """Note that handing over the answer failed now. Does nothing if the answer does not exist, or has this note."""
 
     @abc.abstractmethod
     async def take_answer(
         self, session: str, key: bytes, *, window: float, proxy_id: str
     ) -> tuple[str, Document | None] | None:
         """Take the newest undelivered answer to the request with this key that broke off at most `window` seconds ago,
-        with its response's id; None: there is none. If the answer's proxy has lost its lease, the answer broke off when
-        the proxy was last alive.
+        with its response's id; None: no such answer. If the answer's proxy has lost its lease, the answer broke off
+        when the proxy was last alive.
 
-        The answer belongs to the proxy `proxy_id` from now on. Of two concurrent callers, one gets it; it can be taken
-        again after it breaks off again. Answers are kept for an hour.
+        The answer then belongs to the proxy `proxy_id`. Of two concurrent callers, one gets it; it can be taken again
+        after it breaks off again. Answers are kept for an hour.
         """

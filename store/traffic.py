@@ -12,7 +12,7 @@ type BreakerState = Literal["closed", "open", "half_open"]
 """`closed`: the server is asked. `open`: it is not. `half_open`: only a probe asks it."""
 
 type Failure = Literal["timeout", "connection", "refused", "skipped"]
-"""`refused`: the server answered with an error. `skipped`: it was not asked, or no longer, as the breaker was open."""
+"""`refused`: the server answered with an error. `skipped`: the breaker was open, or opened during the operation."""
 
 
 class Traffic:

@@ -1,4 +1,4 @@
-"""Recent writes to a session's ledger, so that readers can keep cached look-ups that no write concerned.
+"""Recent writes to a session's ledger: cached look-ups that no write concerned stay valid.
 
 Bounded: for older revisions the changes are unknown.
 """
@@ -10,10 +10,10 @@ from store.budget import Budget, Share
 from store.models import LedgerChanges
 
 MOST = 2048
-"""The turns and keys whose last writes are known."""
+"""The most turns and keys that are remembered."""
 
 _EACH = 160
-"""The approximate memory use of one of them in bytes."""
+"""The approximate memory use of a turn or key in bytes."""
 
 
 class Deletions:
@@ -31,20 +31,19 @@ class Deletions:
 
 
 class Changes:
-    """The last writes to one session's ledger: of each turn and key that they concerned, the last revision."""
+    """For each turn and key that was written recently in one session's ledger: the revision of its last write."""
 
     __slots__ = ("_first", "_highest", "_known_from", "_last", "revision")
 
     def __init__(self, revision: int = -1, highest: int = -1) -> None:
-        """`revision`: the ledger's, -1 if it is unknown. `highest`: of all ledgers. If this one had revisions
-        between the two, they were lost with a server."""
+        """`revision`: the ledger's, -1 if it is unknown. `highest`: the highest of all ledgers. Revisions of this
+        ledger between the two were lost with a server."""
         self._last: dict[str | bytes, int] = {}  # turn ids and keys, the last written at the end
         self._known_from = self._first = self.revision = revision
         self._highest = highest
 
     @property
     def size(self) -> int:
-        """The approximate memory use in bytes."""
         return _EACH * len(self._last)
 
     def note(self, before: int, revision: int, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
@@ -53,7 +52,7 @@ class Changes:
         last = self._last
         if before != self.revision or not before:  # a write is unknown here
             last.clear()
-            # Neither a deleted session of this name nor what a server has lost tells what came after a revision.
+            # Changes before this point, of a deleted session of this name or lost with a server, are unknown.
             self._known_from = before if before > max(self.revision, 0) else revision
         written: list[str | bytes] = [*turn_ids, *keys]
         for one in written:
@@ -61,10 +60,10 @@ class Changes:
             last[one] = revision
         self.revision = revision
         if len(last) > MOST:
-            self._keep(MOST * 7 // 8)  # more than necessary, so that this is not done for each write
+            self._keep(MOST * 7 // 8)  # drops more than necessary, so that this is not done for each write
 
     def shrink(self, size: int) -> None:
-        """Forget the oldest writes until the rest takes at most so many bytes."""
+        """Forget the oldest writes until the rest takes at most `size` bytes."""
         if self.size > size:
             self._keep(size // _EACH)
 

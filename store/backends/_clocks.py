@@ -11,8 +11,8 @@ from typing import NamedTuple
 logger = logging.getLogger("toolgraft")
 
 JUMP, PAUSE = 3600.0, 24 * 3600.0
-"""Seconds: by a greater step the wall clock has jumped, and for so long nothing expires then. Otherwise a clock that is
-eight days ahead for a minute would expire every record."""
+"""Seconds: a greater step of the wall clock is a jump, and nothing expires for `PAUSE` after it. Otherwise a clock that
+is eight days ahead for a minute would expire every record."""
 
 
 class Now(NamedTuple):
@@ -50,7 +50,7 @@ class Clocks:
 
     def resume(self, text: str) -> bool:
         """Continue from the note of an earlier process; False if steady time restarts because the machine was rebooted.
-        Only the wall clock knows how long the machine was off: more than an hour counts as a jump."""
+        Only the wall clock shows how long the machine was off: more than an hour counts as a jump."""
         known = json.loads(text)
         was_in_doubt = known.pop("doubt", "")  # noted by an earlier version
         note, fresh = ClockNote(**known), self.note

@@ -12,7 +12,7 @@ from store.models import Call, Document, Media
 
 
 def media_of(part: Document) -> Media:
-    """What a part of a result is. Raises ValueError unless it has a type and base64 in its `inlineData`."""
+    """Describes a part of a result. Raises ValueError unless it has a type and base64 in its `inlineData`."""
     blob: Any = part.get("inlineData")
     kind, data = (blob.get("mimeType"), blob.get("data")) if isinstance(blob, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(data, str):
@@ -26,12 +26,12 @@ def media_of(part: Document) -> Media:
 
 
 def parts_text(call: Call) -> str | None:
-    """The parts of a call as JSON; None: it has none."""
+    """The parts of a call as JSON; None: no parts."""
     return pydantic_core.to_json(call.parts).decode() if call.parts else None
 
 
 def with_parts(call: Call, text: str | bytes | None) -> Call:
-    """The call with its stored parts. Without those that it should have, it is a call whose model is told so."""
+    """The call with its stored parts, or unchanged if they are missing or damaged."""
     if not call.media or text is None:
         return call
     try:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from store.base import StoreBusy
 
 PATIENCE = 5.0
-"""Seconds after which the file is considered locked for good, from when it was first found locked."""
+"""Seconds from when the file was first found locked until methods no longer wait."""
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.2  # seconds between two tries, doubled with each
 
@@ -51,6 +51,5 @@ def patient[T](method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., C
 
 
 def all_patient(backend: type, names: Collection[str]) -> None:
-    """Make these methods of a backend patient."""
     for name in names:
         setattr(backend, name, patient(getattr(backend, name)))

@@ -1,5 +1,4 @@
-"""The base of the Redis backend: opening and closing, times, confirmation by replicas, applied transactions, and
-records."""
+"""The base of the Redis backend: opening, closing, times, confirmation by replicas, transactions and records."""
 
 import asyncio
 import itertools
@@ -26,10 +25,10 @@ SMALL = 128
 """The memory use of a session's name and a number in bytes."""
 
 _SYNC = 2000
-"""Milliseconds that `sync` waits for a replica."""
+"""Milliseconds to wait for a replica."""
 
 _LATE = 15.0
-"""Seconds after a write within which its caller asks for its confirmation."""
+"""Seconds after a write within which its caller requests the confirmation."""
 
 
 class RedisBase(SharedMethods):
@@ -99,13 +98,13 @@ class RedisBase(SharedMethods):
             raise
 
     async def _begin_reading(self) -> None:
-        """Begin to read the notices of other processes."""
+        """Start reading the notices of other processes."""
 
     async def _greet(self) -> dict[str, Any]:
-        """Returns what the server says of itself, and notes whether it has replicas."""
+        """Returns the server's INFO, and notes whether it has replicas."""
         info, (seconds, rest) = await self.link.run(("INFO",), ("TIME",))
         self.link.note_time(int(seconds) * 1_000_000 + int(rest))
-        # Once replicas are known, none is lost silently: a primary that has been cut off from them has none either.
+        # Never reset: a primary that has been cut off from its replicas reports none.
         self._has_replicas = self._has_replicas or int(info.get("connected_slaves", 0)) > 0
         return dict(info)
 
@@ -116,7 +115,7 @@ class RedisBase(SharedMethods):
         self._own_leases.clear()
 
     def forget(self) -> None:
-        """Forget what is remembered of the server's data."""
+        """Clear the caches of the server's data."""
         for share in (self._sessions, self._writes, self._delivered):
             share.clear()
 
@@ -133,13 +132,13 @@ class RedisBase(SharedMethods):
         if self.read_only or self.durability != "power" or not self._has_replicas:
             return
         written = time.monotonic()
-        async with self._asking:  # one question confirms all writes that came before it
+        async with self._asking:  # one WAIT confirms all earlier writes
             asked, doubt = self._confirmed
             if asked < written:
                 asked, doubt = time.monotonic(), ""
                 try:
                     await self._ask_replica()
-                except StoreUnavailable as error:  # since the write, which was made
+                except StoreUnavailable as error:  # after the write was applied
                     doubt = str(error)
                 self._confirmed = asked, doubt
         if doubt:
@@ -157,8 +156,8 @@ class RedisBase(SharedMethods):
             raise NotDurable(f"store {self.link.address.name}: another primary, which may lack the write")
 
     def _note_primary(self, name: str) -> None:
-        """Another primary may lack the latest writes, and its replicas would confirm them all the same. So for a while
-        nothing is confirmed: whoever wrote to the earlier one has asked by then."""
+        """Another primary may lack the latest writes, but its replicas would still confirm them. So nothing is
+        confirmed until all callers that wrote to the earlier primary have requested a confirmation."""
         if name != self._primary:
             self._primary, self._doubt_until = name, self._written + _LATE
 
@@ -186,7 +185,7 @@ class RedisBase(SharedMethods):
         return Clocks(lambda: self.times().wall, lambda: self.uptime())  # both may be replaced
 
     def times(self) -> Now:
-        """The server's time, for dates and leases: all proxies have it in common."""
+        """The server's time, which all proxies share, for dates and leases."""
         now = self.clock()
         return Now(now, now)
 
@@ -194,18 +193,18 @@ class RedisBase(SharedMethods):
 
     @property
     def life(self) -> int:
-        """The seconds after which Redis deletes a key that was not written again: what is left if no proxy runs.
-        Otherwise records expire one by one (`expire`), which no jump of the server's clock can bring about."""
+        """The seconds after which Redis deletes a key that was not written again, which only matters if no proxy runs:
+        proxies expire records one by one (`expire`), and not after a jump of the server's clock."""
         return int(4 * self.ttl + 7 * 24 * 3600)
 
     async def apply(self, tx: Transaction) -> dict[Command, Any]:
-        """Apply a transaction. Returns the current values of what it was not computed from, in vain; empty: done."""
+        """Apply a transaction. Returns the current values of conditions that no longer hold; empty: it was applied."""
         keys, arguments = tx.arguments()
         self._delivered.pop(tx.session)
         try:
             done, primary, *rest = await self.link.write(apply(), keys, [int(self._has_replicas), *arguments])
         finally:
-            if tx.deleted and self.on_change is not None:  # also where the outcome is unknown
+            if tx.deleted and self.on_change is not None:  # even if the outcome is unknown
                 self.on_change(tx.session)
         conflicts = {}
         if not done:
@@ -229,15 +228,15 @@ class RedisBase(SharedMethods):
     def _note_own_write(
         self, session: str, before: int, after: int, turn_ids: Collection[str], keys: Collection[bytes]
     ) -> None:
-        """This process has written these turns and keys, between these revisions of the session's ledger. If others
-        have written before it, the next snapshot reads it with theirs."""
+        """Note the turns and keys that this process wrote between these revisions of the session's ledger. If other
+        writes are missing before it, the next snapshot reads all of them."""
         changes = self._writes.get(session)
         if changes is not None and changes.revision == before and after:
             changes.note(before, after, turn_ids, keys)
             self._keep_changes(session, changes)
 
     def _note_snapshot(self, session: str, revision: int | None, entries: Sequence[bytes]) -> None:
-        """The session's ledger has this revision, and these are writes after the last one that is known."""
+        """Note the revision of the session's ledger, and the writes after the last known one."""
         changes = self._writes.get(session)
         if revision is None:
             self._writes.pop(session)

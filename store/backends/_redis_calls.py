@@ -17,20 +17,20 @@ from store.base import AlreadyAnswered, UnknownCall
 from store.models import Call, Page, Session, Status
 
 _PAGE = 100
-"""Records that are read at once where some of them may not fit."""
+"""Records of one read, if they are filtered afterwards."""
 
 _IDLE = 1.0
-"""Seconds after which a session counts as idle that has no calls which somebody runs or waits for."""
+"""Seconds after which a session counts as idle if nobody runs its calls or waits for them."""
 
 _CANDIDATES = 200
-"""The calls of a tool that a claim looks at. Only those before their approval can stand before others."""
+"""The number of a tool's calls that a claim considers. Only calls without an approval are skipped."""
 
 _AT_ONCE = 8
-"""The calls that it reads at once."""
+"""The number of calls that a claim reads in one round trip."""
 
 
 def _index_call(tx: Transaction, before: Call | None, call: Call) -> None:
-    """The entries for those who run the call or wait for it."""
+    """Write the entries by which workers and waiters find the call."""
     name = call.call_id
     (was, was_waiting), (now, waiting) = states.indexed(before) if before else (None, None), states.indexed(call)
     if (was == 0) != (now == 0):
@@ -45,7 +45,7 @@ def _index_call(tx: Transaction, before: Call | None, call: Call) -> None:
         tx.do("HDEL", "waiting", name)
     if now or waiting is not None:
         tx.do("ZADD", tx.keys.active, repr(tx.now.wall), call.session)
-    if before is not None or now is not None:  # nobody waits for a new call, unless to run it
+    if before is not None or now is not None:  # only workers wait for new calls
         tx.calls.append((name, call.name if now is not None else None))
 
 
@@ -54,7 +54,7 @@ def put_call(tx: Transaction, before: Call | None, call: Call, *, offset: int = 
     `quietly`: without an event."""
     name, record = call.call_id, call.model_dump_json()
     tx.put("call", name, body_of(record))
-    if (text := media.parts_text(call)) is not None:  # images are compressed already
+    if (text := media.parts_text(call)) is not None:  # not compressed: images already are
         tx.do("HSET", "parts", name, text)
     if before is None:
         tx.do("PLACE", "calls", offset, name)
@@ -70,12 +70,13 @@ def put_call(tx: Transaction, before: Call | None, call: Call, *, offset: int = 
 
 
 def scored(flat: Sequence[bytes]) -> list[tuple[bytes, float]]:
-    """The members of a zset with their scores."""
+    """Pairs of members and scores, from a flat reply."""
     return [(member, float(score)) for member, score in itertools.batched(flat, 2, strict=True)]
 
 
 def lease_of(text: bytes) -> tuple[float, float]:
-    """The end of a proxy's lease, and when the proxy was last alive. A damaged lease has ended: its proxy renews it."""
+    """The end of a proxy's lease, and when the proxy was last alive. A damaged lease counts as expired until its proxy
+    renews it."""
     try:
         until, alive = text.split()
         return float(until), float(alive)
@@ -190,12 +191,12 @@ class RedisCalls(RedisBase):
         return await transact(self, session, compute)
 
     def _claimable(self, tx: Transaction, names: Collection[str]) -> Iterable[Call]:
-        """The calls that may be claimed, or settled by a claim: those whose lease ran out, then the oldest."""
+        """The calls that a claim may return or settle: those with an expired lease, then the oldest."""
         starts = [values.prefix(name.encode()) for name in dict.fromkeys(names)]
         ranges: list[Command] = [
             ("ZRANGEBYLEX", tx.of("ready"), *values.within(start), "LIMIT", 0, _CANDIDATES) for start in starts
         ]
-        proxies: Command = ("HGETALL", tx.keys.proxies)  # which a claim needs then
+        proxies: Command = ("HGETALL", tx.keys.proxies)  # read in the same round trip for the claim
         flat, record, _, *found = tx.need(self._leases(tx), tx.field("session", "record"), proxies, *ranges)
         late = [one for one, end in scored(flat) if end <= tx.now.steady]
         places = sorted(entry[len(start) :] for start, some in zip(starts, found, strict=True) for entry in some)

@@ -5,10 +5,10 @@ a circuit breaker.
     redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT],…/SERVICE[/DATABASE][?prefix=NAME]
     redis+cluster://[USER@]HOST[:PORT],HOST[:PORT],…[?prefix=NAME]
 
-With `rediss` instead of `redis`, connections use TLS; `?ca=FILE` names further authorities to trust. The password is
-never in the URL, which process lists show: it is taken from the environment.
+With `rediss` instead of `redis`, connections use TLS; `?ca=FILE` names additional trusted authorities. The password
+comes from the environment, never from the URL, which process lists show.
 
-Commands and scripts are sent again if their connection is cut: each of them must be one that may run twice.
+Commands and scripts are sent again if their connection is cut, so each of them must be safe to run twice.
 """
 
 import asyncio
@@ -51,25 +51,25 @@ PATIENCE = 5.0
 """Seconds after which a server that does not answer is considered unavailable."""
 
 PAUSE = 0.1, 5.0
-"""Seconds until a server that does not answer is asked again, and at most; doubled with each probe. A random half of it
-is left out, so that not all processes ask a server at the moment of its return."""
+"""The first and the longest pause before a probe, in seconds; doubled each time. Half of it is random, so that the
+processes' probes do not coincide."""
 
 type Command = tuple[Any, ...]
 
 _CONNECTIONS = 64
-"""The operations that run at the same time, each on one connection; others wait for these."""
+"""The most operations that run at the same time, each on one connection; others wait."""
 
 _SENTINEL = 1.0
 """Seconds after which the next Sentinel is asked."""
 
 _RETRY_PAUSE = 0.02, 0.5
-"""Seconds before the second try of an operation, at first and at most."""
+"""The first and the longest pause before an operation is tried again, in seconds."""
 
 _TRIES = {"server": 3, "sentinel": 3, "cluster": 20}
-"""How often an operation is tried: in a cluster, keys may be moved or another primary be elected meanwhile."""
+"""How often an operation is tried: in a cluster, keys may move or a new primary may be elected meanwhile."""
 
 _LATE_TRIES = 3
-"""How often a write is sent whose deadline was over when the server ran it."""
+"""How often a write is sent if its deadline is over when the server runs it."""
 
 _NOT_SENT = MasterNotFoundError, AuthenticationError, RedisClusterException
 
@@ -83,7 +83,7 @@ _REFUSED = (
     *("OOM", "READONLY", "NOREPLICAS", "MISCONF", "NOSCRIPT", "BUSY", "NOAUTH"),
     *("MOVED", "ASK", "LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"),
 )
-"""How replies begin to a script that has changed nothing."""
+"""The first words of error replies to a script that has changed nothing."""
 
 # --- the URL --------------------------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ def _host(text: str, port: int) -> tuple[str, int]:
 
 
 class Breaker:
-    """Once a server does not answer, all operations fail at once until a probe has reached it. `probe` returns whether
-    the server has answered; one task calls it, so that requests never wait for it."""
+    """If the server does not answer, all operations fail without being tried until a probe reaches the server. One task
+    calls `probe`, which returns whether the server has answered, so that requests never wait for a probe."""
 
     def __init__(self, name: str, probe: Callable[[], Awaitable[bool]], traffic: Traffic) -> None:
         self._name = name
@@ -175,7 +175,7 @@ class Breaker:
 
     @property
     def outage(self) -> str:
-        """Since when and why the server is not asked, and when it is tried next. Empty: it is asked."""
+        """Since when and why the server is not asked, and when the next probe is sent. Empty: it is asked."""
         if not self.is_open:
             return ""
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._since))
@@ -184,8 +184,8 @@ class Breaker:
         return f"not reachable since {since} ({self._why}); the next try {next_try}"
 
     def fail(self, why: str, began: float) -> None:
-        """An operation, which began at this monotonic time, has not reached the server. Opens the breaker, unless the
-        server has answered others in the latter half of the time since."""
+        """Note that an operation, which began at this monotonic time, did not reach the server. Opens the breaker,
+        unless the server answered other operations in the latter half of the time since."""
         if self.is_open or self.last_answer > (began + time.monotonic()) / 2:
             return
         self._reachable.clear()
@@ -206,7 +206,7 @@ class Breaker:
                 await self._reachable.wait()
 
     async def close(self) -> None:
-        """End the probes. Whoever waits for the recovery goes on."""
+        """End the probes, and the waiting in `recovered`."""
         if self._recovery is not None:
             self._recovery.cancel()
             await asyncio.wait({self._recovery})
@@ -254,7 +254,7 @@ class Link:
         self._reader: redis.Redis | None = None
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._unused = asyncio.Event()
-        self._ahead = time.time() - time.monotonic()  # the server's time, of the monotonic clock
+        self._ahead = time.time() - time.monotonic()  # of the server's time over the monotonic clock
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class Link:
             "client_name": "toolgraft",
             "driver_info": None,
             "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),  # what may be sent again, and how often, is known here
+            "retry": Retry(NoBackoff(), 0),  # `Link` decides what is sent again, and how often
             "socket_timeout": None,  # each operation has a time limit
             "socket_connect_timeout": PATIENCE,
         }
@@ -274,7 +274,7 @@ class Link:
         return options
 
     def connect(self) -> None:
-        """Connections are opened as they are needed."""
+        """Create the client, which opens connections when they are needed."""
         address, options = self.address, self._options
         if address.kind == "cluster":
             nodes = [ClusterNode(host, port) for host, port in address.hosts]
@@ -299,13 +299,13 @@ class Link:
         return self._client is not None
 
     async def close(self) -> None:
-        """Let running commands end, and close all connections."""
+        """Wait for running commands, and close all connections."""
         client, self._client = self._client, None
         await self.breaker.close()
         self._unused.clear()
         if self.traffic.running:
             await self._unused.wait()  # each has a time limit
-            await self.breaker.close()  # which the last of them may have opened
+            await self.breaker.close()  # one of them may have opened it
         for one in (client, self._reader, self._sentinel):
             if one is not None:
                 await one.aclose()
@@ -313,7 +313,7 @@ class Link:
     def fail(self, error: BaseException | str, *, in_doubt: bool = False) -> NoReturn:
         """Raise StoreUnavailable, without secrets; OutcomeUnknown for a write that may have run."""
         kind = OutcomeUnknown if in_doubt else StoreUnavailable
-        raise kind(f"store {self.address.name}: {self._words(error)}") from None  # its cause may have secrets
+        raise kind(f"store {self.address.name}: {self._words(error)}") from None  # the cause may contain secrets
 
     def _words(self, error: BaseException | str) -> str:
         if isinstance(error, TimeoutError):
@@ -321,7 +321,7 @@ class Link:
         words = str(error) or type(error).__name__
         if isinstance(error, RedisError) and error.status_code:
             words = f"{error.status_code} {words}"
-        words = words.partition(", with args")[0]  # a server without AUTH repeats what it was sent
+        words = words.partition(", with args")[0]  # a server without AUTH repeats the arguments
         return words.replace(self.address.password, "***") if self.address.password else words
 
     async def run(self, *commands: Command) -> list[Any]:
@@ -333,7 +333,7 @@ class Link:
     async def script(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any], *, writes: bool = False
     ) -> Any:
-        """Run a script. Raises StoreUnavailable, and OutcomeUnknown for one that writes."""
+        """Run a script. Raises StoreUnavailable; OutcomeUnknown if `writes`."""
         rest = len(keys), *keys, *arguments
         unsure: list[Exception] | None = [] if writes else None
 
@@ -347,23 +347,22 @@ class Link:
         return await self._ask(run, unsure)
 
     async def write(self, script: Script, keys: Sequence[bytes], arguments: Sequence[Any]) -> list[Any]:
-        """Run a script that writes, with a deadline before its arguments: the server's time, in microseconds, after
-        which it changes nothing, as its caller has given up by then. Its reply begins with the server's time, and is
-        that alone if it came too late. Returns the rest. Raises StoreUnavailable.
-
-        A server that was stopped runs what it was sent once it goes on. The deadline is by its clock alone."""
+        """Run a script that writes. Its first argument is a deadline: the server's time, in microseconds, after which
+        it changes nothing, because its caller has given up by then (a stopped server runs queued scripts once it
+        continues). The reply begins with the server's time, and contains nothing else if the script ran too late.
+        Returns the rest. Raises StoreUnavailable."""
         for _ in range(_LATE_TRIES):
             deadline = int((self.time() + PATIENCE) * 1e6)
             now, *rest = await self.script(script, keys, [deadline, *arguments], writes=True)
             self.note_time(int(now))
             if rest:
                 return list(rest)
-            # nothing was changed: another server has another time, or this process was busy
+            # Nothing was changed: another server has another time, or this process was busy.
         self.fail("its clock runs ahead of every deadline")
 
     async def block(self, *command: Any, seconds: float) -> Any:
-        """The answer to a command that waits for up to `seconds`, on a connection for these alone. Raises
-        StoreUnavailable, also if the connection was cut since the last one and can be opened again."""
+        """The answer to a command that waits for up to `seconds`, on a connection for such commands alone. Raises
+        StoreUnavailable, also if the connection was only cut and can be opened again."""
 
         async def run() -> Any:
             try:
@@ -383,7 +382,7 @@ class Link:
         return await self._ask(run, seconds=seconds)
 
     async def _node(self, client: redis.RedisCluster, *, ask_cluster: bool = False) -> ClusterNode:
-        """The node that has the store: all its keys have one hash tag. `ask_cluster`: even if the node is known."""
+        """The node with the store's keys, which all have one hash tag. `ask_cluster`: even if the node is known."""
         await client.initialize()
         if ask_cluster:  # closing the client instead would cut the connections of other operations
             await client.nodes_manager.initialize()
@@ -392,7 +391,7 @@ class Link:
         return node
 
     async def _repeat(self, commands: Sequence[Command], unsure: list[Exception] | None = None) -> list[Any]:
-        """The replies. Raises RedisError, also if one of them is an error. `unsure`: gets the errors after which the
+        """The replies. Raises RedisError, also if one of them is an error. `unsure` collects the errors after which the
         commands may have run."""
         tries = _TRIES[self.address.kind]
         for attempt in range(tries):
@@ -441,8 +440,8 @@ class Link:
     async def _ask[T](
         self, run: Callable[[], Awaitable[T]], unsure: list[Exception] | None = None, *, seconds: float | None = None
     ) -> T:
-        """What `run` returns. `seconds`: the command itself waits for so long, so that its time says nothing. A cut of
-        its connection says nothing either, as it is not sent again."""
+        """Await `run` within the time limit and the breaker. `seconds`: how long the command itself waits; its duration
+        is not counted then, and a cut of its connection does not open the breaker, as it is not sent again."""
         if self._client is None:
             self.fail("not open")
         breaker, traffic = self.breaker, self.traffic
@@ -464,7 +463,7 @@ class Link:
             return result
         except (RedisError, RedisClusterException, OSError) as error:
             in_doubt = unsure is not None and (bool(unsure) or isinstance(error, TimeoutError))
-            if breaker.is_open:  # since another operation has waited in vain
+            if breaker.is_open:  # opened by another operation meanwhile
                 traffic.failures["skipped"] += 1
                 self.fail(breaker.outage, in_doubt=in_doubt)
             kind = _kind(error)
@@ -480,7 +479,7 @@ class Link:
                 self._unused.set()
 
     async def _probe(self) -> bool:
-        """Whether the server answers over a new connection, and may be asked for the store's keys."""
+        """Whether the server answers over a new connection and serves the store's keys."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._client.aclose()  # other connections are opened
@@ -496,16 +495,16 @@ class Link:
     # --- the server's clock -----------------------------------------------------------------------------------
 
     def note_time(self, microseconds: int) -> None:
-        """The server has just said what time it is."""
+        """Set the server's present time."""
         self._ahead = microseconds / 1e6 - time.monotonic()
 
     def time(self) -> float:
-        """The server's time, in seconds since the epoch; the machine's own before the server has said it."""
+        """The server's time, in seconds since the epoch; the machine's until the server has answered."""
         return time.monotonic() + self._ahead
 
 
 def _code(error: Exception) -> str:
-    """How the server's reply begins."""
+    """The first word of an error reply."""
     return (isinstance(error, RedisError) and error.status_code) or str(error).partition(" ")[0]
 
 

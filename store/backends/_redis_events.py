@@ -1,5 +1,5 @@
-"""Events in Redis, and waiting for them: one task of each process reads the notices that writes leave, and wakes those
-who wait. A wait that has begun goes on through an outage. A mixin of `RedisStore`.
+"""Events in Redis, and waiting for them: one task per process reads the notices of writes and wakes waiters. A wait
+that has begun continues through an outage. A mixin of `RedisStore`.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from store.models import Event
 logger = logging.getLogger(__name__)
 
 _BLOCK = 2.0
-"""Seconds that one reading of notices waits for the next one."""
+"""Seconds that one read waits for a notice."""
 
 _REST = 0.05
-"""Seconds between two readings of notices while nobody waits for any."""
+"""Seconds between two reads of notices while nobody waits."""
 
 _AT_ONCE = 1000
-"""Notices that are read at once."""
+"""The most notices in one read of the reader."""
 
 _PAUSE = 0.05, 2.0
-"""Seconds before the reader tries again, at first and at most."""
+"""The first and the longest pause before the reader tries again, in seconds."""
 
 
 _READ = 100
@@ -85,9 +85,9 @@ class RedisEvents(RedisResponses):
                     self._position = entry_id.decode()
                     try:
                         self._wake_by(int(entry_id.partition(b"-")[0]), fields)
-                    except (LookupError, TypeError, ValueError):  # damaged: it may have been for anybody
+                    except (LookupError, TypeError, ValueError):  # damaged: it may concern any waiter
                         self._waiters.wake_all()
-                if len(entries) == _AT_ONCE:  # others before these may have been dropped
+                if len(entries) == _AT_ONCE:  # earlier ones may have been dropped
                     self._waiters.wake_all()
             if found:
                 await self._waiters.wanted(_REST)
@@ -102,8 +102,8 @@ class RedisEvents(RedisResponses):
             self._wake([session] if int(fields[b"n"]) else [], calls, changed, number)
 
     async def _check_history(self) -> None:
-        """Give the store another epoch if its server has lost writes: the last notice that was read is not there, and
-        was not dropped either. All processes that find out agree on the epoch."""
+        """Give the store another epoch if its server has lost writes: the last notice that was read is missing without
+        having been dropped. All processes that notice this agree on the epoch."""
         position = int(self._position.partition("-")[0])
         found, dropped, epoch = await self.link.run(
             ("XRANGE", self.keys.notices, position, position, "COUNT", 1),
@@ -123,7 +123,7 @@ class RedisEvents(RedisResponses):
             logger.warning("the store has lost writes: its server was restarted, or another took its place")
         self.epoch = epoch.decode()
         self.forget()
-        self._last_number = 0  # the numbers of the other history may be smaller
+        self._last_number = 0  # numbers of the new epoch may be smaller
         await self._begin_at_end()
 
     async def _wait[T](
@@ -141,7 +141,7 @@ class RedisEvents(RedisResponses):
                 except StoreUnavailable:
                     if not self.link.is_open or not has_looked:
                         raise
-                    await asyncio.sleep(min(max(deadline - clock(), 0), _PAUSE[0]))  # the breaker may be closed
+                    await asyncio.sleep(min(max(deadline - clock(), 0), _PAUSE[0]))  # `recovered` may not wait
                     await self.recovered(max(deadline - clock(), 0))
                     if deadline <= clock():
                         return None
@@ -212,6 +212,6 @@ class RedisEvents(RedisResponses):
                 kind, created_at = fields[b"t"].decode(), float(fields[b"c"])
                 data = pydantic_core.from_json(values.text_of(fields[b"d"]))
                 events.append(Event(event_id=event_id, session=session, type=kind, data=data, created_at=created_at))
-            except (LookupError, ValueError):  # and of pydantic's
+            except (LookupError, ValueError):  # includes pydantic's ValidationError
                 records.log_damaged("an event", f"{entry_id.decode()} of session {session}")
         return events

@@ -20,7 +20,7 @@ _TIME = 12
 """Digits of the time with which a note begins."""
 
 type MayTake = Callable[[float | None, str | None], bool]
-"""Whether a retry may take what broke off then at that proxy."""
+"""Whether a retry may take an answer, from the time it broke off and its proxy."""
 
 
 class StoredTurn(NamedTuple):
@@ -43,7 +43,7 @@ def read_turn(store: RedisCalls, value: bytes) -> StoredTurn:
 def put_turn(
     tx: Transaction, old: StoredTurn | None, turn: Turn, *, calls: Sequence[bytes] = (), keys: Sequence[bytes] = ()
 ) -> None:
-    """Write a turn with these calls and keys besides its own, and its entries in the indexes."""
+    """Write a turn with additional calls and keys, and its entries in the indexes."""
     all_calls = [*(old.calls if old else []), *calls]
     all_keys = list(dict.fromkeys([*(old.keys if old else []), *keys]))
     record = turn.model_dump_json()
@@ -54,7 +54,7 @@ def put_turn(
 
 
 type Entries = dict[str, set[bytes]]
-"""How the entries of a turn in each index begin."""
+"""By index: the prefixes of a turn's entries."""
 
 
 def turn_entries(turn: Turn | None, keys: Sequence[bytes]) -> Entries:
@@ -105,13 +105,13 @@ class RedisLedger(RedisCalls):
         await transact(self, session, compute)
 
     def _new_calls(self, tx: Transaction, calls: list[Call]) -> list[Call]:
-        """Those of the calls that are in no session yet."""
+        """The calls that no session has yet."""
         calls = list({call.call_id: call for call in calls}.values())
         owners = tx.watch([("GET", self.keys.of_call(call.call_id)) for call in calls])
         tx.get("call", *(call.call_id for call in calls))
         fresh = []
         for call, owner in zip(calls, owners, strict=True):
-            if owner is not None:  # unless it is what is left of a deleted call
+            if owner is not None:  # which may be left from a deleted call
                 key = self.keys.of(owner.decode(), "call")
                 if tx.need(("HEXISTS", key, call.call_id))[0]:
                     continue
@@ -247,8 +247,8 @@ class RedisLedger(RedisCalls):
         window: float,
         take: Callable[[Transaction, str, bytes, MayTake], T | None],
     ) -> T | None:
-        """What `take` returns for the first value of the hash `name` that it takes, of those under this key in the
-        index, the newest first."""
+        """Offer `take` the values of the hash `name` that the index has under this key, newest first. Returns its first
+        result that is not None."""
         start = values.prefix(key)
         low, high = values.within(start)
         taken = ""

@@ -20,8 +20,8 @@ history = functools.cache(lambda: Script("_redis_history.lua"))
 
 
 class Node(NamedTuple):
-    """A response's place in its thread. `references`: the number of responses that follow it, and of conversations
-    whose head it is or was. `calls`: ids of the calls that it gave."""
+    """A response's place in its thread. `references`: the number of responses that follow it, and of conversations that
+    have or had it as head. `calls`: ids of the calls that it contains."""
 
     previous: str | None
     thread: str
@@ -43,7 +43,7 @@ class Node(NamedTuple):
 
 
 class _Unsent(NamedTuple):
-    """An answer that its client does not have yet. `body`: of its value; `answer`: what that contains."""
+    """An answer that its client does not have yet. `body`: the value's body; `answer`: its contents."""
 
     key: bytes
     proxy_id: str
@@ -53,7 +53,7 @@ class _Unsent(NamedTuple):
 
 
 def _unsent(value: bytes | None) -> _Unsent | None:
-    """None: there is none, or it is damaged."""
+    """None: missing or damaged."""
     strings, body = values.unpack(value or b"")
     try:
         key, proxy_id, at = strings
@@ -216,7 +216,7 @@ class RedisResponses(RedisLedger):
         node.put(tx, response_id)
 
     def _drop(self, tx: Transaction, response_id: str, node: Node) -> None:
-        """Delete a response with its calls, and its thread if this was the first of it."""
+        """Delete a response with its calls, and the thread if this was its first response."""
         for call_id, value in zip(node.calls, tx.get("given", *node.calls), strict=True):
             if value is not None and (_first(value) == response_id.encode() or _columns(value) is None):
                 tx.delete("given", call_id)
@@ -228,7 +228,7 @@ class RedisResponses(RedisLedger):
             tx.do("ZREM", "thread", node.thread)
 
     def _forget_answer(self, tx: Transaction, response_id: str) -> bool:
-        """False: there is none."""
+        """False: no such answer."""
         (value,) = tx.get("unsent", response_id)
         if value is None:
             return False
@@ -293,7 +293,7 @@ class RedisResponses(RedisLedger):
 
 
 def _node_or_bare(response_id: bytes, value: bytes) -> Node:
-    """The node; a damaged one as if it were a response alone."""
+    """The node; a damaged one counts as a response without a thread."""
     try:
         return Node.read(value)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Transactions of the Redis backend: computed here, from what was read, and applied by the server if that still holds.
+"""Transactions of the Redis backend: computed from values that were read, and applied if these have not changed.
 
 The rules of the store are Python, shared by all backends. A transaction is a function that reads through `Transaction`
-and says what is to be written. What it has not read yet is fetched, and it is called again. Then one script compares
-everything that was read with what is there, and writes; if something differs, the function is called again with that.
+and collects writes. If a value has not been read yet, it is fetched and the function is called again. Then one script
+compares all read values with the current ones, and writes; if any differ, the function is called again with those.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from store.backends._redis_base import RedisBase
 
 ATTEMPTS = 40
-"""How often a write is tried that others have overtaken: each time, one of the others has succeeded."""
+"""How often a transaction is tried. Each conflict means that another write has succeeded."""
 
 MAX_EVENTS = 10_000
-"""The events that are kept of each session."""
+"""The most events that are kept for each session."""
 
 _MARKED = 60
-"""Seconds for which it is known that a transaction was applied: longer than a command is tried."""
+"""Seconds for which the mark of an applied transaction is kept: longer than a command is tried."""
 
 MAX_NOTICES = 100_000
 
 NEAR = 60
-"""Seconds by which the date of a member differs from its place at most, unless it is noted: places are times, too."""
+"""Seconds: a date is only stored if it differs by more from the member's place, which is a time as well."""
 
 apply = functools.cache(lambda: Script("_redis_apply.lua"))
 
@@ -45,11 +45,11 @@ class Unread(Exception):
 
 
 class Stale(Exception):
-    """What was read does not fit together: others have written meanwhile."""
+    """The read values are inconsistent, because of other writes between the reads."""
 
 
 class Transaction:
-    """`known`: the answers to commands that were read before. Keys can be given as names of keys of the session."""
+    """`known`: earlier commands and their answers. A key can be given by its name within the session."""
 
     def __init__(self, store: "RedisBase", session: str, known: dict[Command, Any]) -> None:
         self.keys: Keys = store.keys
@@ -58,7 +58,7 @@ class Transaction:
         self._own_mark = self.keys.shared(f"applied:{self.stamp.hex()}")
         self.now: Now = store.times()
         self.operations: list[tuple[Any, ...]] = []
-        self.calls: list[tuple[str, str | None]] = []  # written: id, and the tool if it can be claimed
+        self.calls: list[tuple[str, str | None]] = []  # written calls: id, and the tool if it can be claimed
         self.deleted = False
         self.touched: tuple[set[str], set[bytes]] | None = None  # turns and keys of the ledger
         self.unknown_changes = False
@@ -72,18 +72,18 @@ class Transaction:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def need(self, *commands: Command) -> list[Any]:
-        """The answers to these commands, which are not compared when the transaction is applied. Read in one round
-        trip, also before they are asked for one after the other."""
+        """The answers to these commands, read in one round trip and not compared when the transaction is applied. Also
+        prefetches what is later read one by one."""
         if missing := [command for command in commands if command not in self._known]:
             raise Unread(missing)
         return [self._known[command] for command in commands]
 
     def get(self, name: str, *fields: str | bytes) -> list[Any]:
-        """The values of these fields of a hash of the session, compared when the transaction is applied."""
+        """Fields of a hash of the session, compared when the transaction is applied."""
         return self.watch([self.field(name, field) for field in fields])
 
     def peek(self, name: str, *fields: str | bytes) -> list[Any]:
-        """As `get`, not compared."""
+        """As `get`, but not compared."""
         return self.need(*(self.field(name, field) for field in fields))
 
     def watch(self, commands: list[Command]) -> list[Any]:
@@ -96,13 +96,12 @@ class Transaction:
         return self.keys.of(self.session, name)
 
     def field(self, name: str, field: str | bytes) -> Command:
-        """The command that reads this field of a hash of the session."""
         return "HGET", self.of(name), field.encode() if isinstance(field, str) else field
 
     # --- writing ----------------------------------------------------------------------------------------------
 
     def do(self, operation: str, key: str | Key, *arguments: Any) -> None:
-        """Run this command, or an operation of the script."""
+        """Add a write: a command, or an operation of the script."""
         self.operations.append((operation, key if isinstance(key, Key) else self.of(key), *arguments))
 
     def put(self, name: str, field: str | bytes, body: bytes, *strings: bytes) -> None:
@@ -115,12 +114,12 @@ class Transaction:
         self._written.difference_update(self.field(name, field) for field in fields)
 
     def once(self) -> None:
-        """Note that the transaction was applied, for one that may leave no stamped value."""
+        """Leave a mark that the transaction was applied, if it may leave no stamped value."""
         self.conditions["GET", self._own_mark] = None
         self.do("SET", self._own_mark, "1", "EX", _MARKED)
 
     def index(self, name: str, source: str, member: str | bytes, *starts: bytes, remove: bool = False) -> None:
-        """Add to (or remove from) an index the entries for a member, which has its place in the zset `source`."""
+        """Add (or remove) a member's entries in an index. The member's place is in the zset `source`."""
         for part in itertools.batched(starts, 1000, strict=False):  # Lua's stack is small
             self.do("INDEX", name, "ZREM" if remove else "ZADD", self.of(source), member, *part)
 
@@ -131,24 +130,24 @@ class Transaction:
         self._has_events = True
 
     def due(self, at: float) -> None:
-        """Something of the session expires at this time."""
+        """Note that a record of the session expires at this time."""
         self.do("ZADD", self.keys.due, "LT", at, self.session)
 
     def touch(self, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
-        """The transaction concerns these turns and keys of the session's ledger."""
+        """Note that the transaction changes these turns and keys of the session's ledger."""
         if self.touched is None:
             self.touched = set(), set()
         self.touched[0].update(turn_ids)
         self.touched[1].update(keys)
 
     def was_applied(self, conflicts: dict[Command, Any]) -> bool:
-        """Whether it was applied before, and its answer was lost with a connection."""
+        """Whether an earlier try was applied, and its answer was lost with the connection."""
         return bool(conflicts.get(("GET", self._own_mark))) or any(
             command in self._written and (value or b"").startswith(self.stamp) for command, value in conflicts.items()
         )
 
     def arguments(self) -> tuple[list[bytes], list[Any]]:
-        """The keys of the script, and its lists of conditions and operations."""
+        """The script's keys, and its lists of conditions and operations."""
         if self.touched is not None or self.unknown_changes:
             entry = b"" if self.unknown_changes or self.touched is None else values.pack_write(*self.touched)
             self.do(
@@ -184,8 +183,7 @@ class Transaction:
 async def transact[T](
     store: "RedisBase", session: str, compute: Callable[[Transaction], T], *, reads: bool = False
 ) -> T:
-    """Apply what `compute` writes, as one step. Returns what it returns, or raises its error. `reads`: it only
-    reads."""
+    """Apply the writes of `compute` atomically. Returns its result, or raises its error. `reads`: it only reads."""
     (store.check_open if reads else store.check_writable)()
     known: dict[Command, Any] = {}
     attempt = 0

@@ -1,8 +1,8 @@
 """The keys and values of the Redis backend.
 
-In a cluster, all keys share a hash tag: a write touches the session's and shared ones. A value is a stamp, some short
-strings that scripts can read, and a record. Each transaction has another stamp: it applies only if the stamps that it
-has read are still there.
+In a cluster, all keys share a hash tag, because a write touches keys of its session and keys of the whole store. A
+value is a stamp, some short strings that scripts can read, and a record. Each transaction writes its own stamp, and is
+only applied if the stamps that it has read are unchanged.
 """
 
 import bisect
@@ -17,12 +17,12 @@ STAMP = 8
 """Bytes of a stamp."""
 
 _SIZE = 2
-_COMPRESSED = b"\x78", b"\x58"  # how zlib begins, by the size of its window; no JSON begins so
+_COMPRESSED = b"\x78", b"\x58"  # zlib's first byte, by window size; no JSON begins with it
 _SMALL = 64
-"""Bytes below which compressing is not worth it."""
+"""Smaller bodies, in bytes, are not compressed."""
 
 _SHORT = 6_000
-"""Bytes up to which a small window does: setting up a large one costs more than compressing."""
+"""Bodies up to this size, in bytes, get a small window: setting up a large one costs more than compressing."""
 
 _WORDS = (
     b'{"config":,"tools":,"args":{"error":"failed","denied","expired","cancelled","running","worker","lease_until":"'
@@ -42,12 +42,12 @@ _WORDS = (
     b'"model":"gemini-3-flash-preview","surface":"developer","round":0,"index":0,"approval":null,"worker":null,'
     b'"lease_until":null,"loop_id":null,"attempts":0,"started_at":null,"created_at":1795,"updated_at":1795'
 )
-"""What records often contain, the most frequent last. It is a part of the format: without these very bytes no record
-can be read."""
+"""zlib's dictionary: frequent strings of records, the most frequent last. Part of the format: no record can be read
+with other bytes."""
 
 
 def pack(stamp: bytes, strings: Sequence[bytes], body: bytes) -> bytes:
-    """A value. Raises ValueError if a string is too long."""
+    """Build a value. Raises ValueError if a string is too long."""
     if any(len(string) >= 1 << 8 * _SIZE for string in strings) or len(strings) >= 1 << 8 * _SIZE:
         raise ValueError("an id or a key is too long for the store")
     parts = [stamp, len(strings).to_bytes(_SIZE)]
@@ -67,7 +67,7 @@ def unpack(value: bytes) -> tuple[list[bytes], bytes]:
 
 
 def parts_of(joined: bytes) -> list[bytes]:
-    """The parts that `prefix` has joined."""
+    """The reverse of `prefix`."""
     parts, at = [], 0
     while at < len(joined):
         start = at + _SIZE
@@ -86,7 +86,7 @@ def compress(text: str) -> bytes:
 
 
 def text_of(body: bytes) -> str:
-    """The text of a body; empty if it is damaged."""
+    """The text of a body; empty if damaged."""
     try:
         if not body.startswith(_COMPRESSED):
             return body.decode()
@@ -98,7 +98,7 @@ def text_of(body: bytes) -> str:
 
 
 def prefix(*parts: bytes) -> bytes:
-    """How the entries of an index about these parts begin: an entry goes on with a place and an id."""
+    """The beginning of an index's entries for these parts: a place and an id follow."""
     return b"".join(len(part).to_bytes(_SIZE) + part for part in parts)
 
 
@@ -107,28 +107,28 @@ PLACE = 16
 
 
 def within(start: bytes) -> tuple[bytes, bytes]:
-    """The bounds of the entries that begin so, for `ZRANGEBYLEX`."""
-    return b"[" + start + b"0", b"[" + start + b":"  # a place is digits
+    """The bounds for `ZRANGEBYLEX` of the entries that begin with `start`."""
+    return b"[" + start + b"0", b"[" + start + b":"  # a place consists of digits
 
 
 def ids_of(entries: Iterable[bytes], start: bytes) -> list[bytes]:
-    """The ids in entries that begin so."""
+    """The ids in entries that begin with `start`."""
     return [entry[len(start) + PLACE :] for entry in entries]
 
 
 # --- the last writes to a session's ledger --------------------------------------------------------------------
 #
-# They tell each process which turns and keys the others' writes concerned. Each entry begins with the revision before
-# the write and the one after it: so a reader notices where one is missing.
+# Each process reads from them the turns and keys that other processes have written. Each entry begins with the
+# revisions before and after the write, so a reader notices a missing entry.
 
 MOST_WRITES = 128
-"""The writes that are kept: looking a history up again costs less than reading more of them."""
+"""The number of writes that are kept: looking up a history again costs less than reading more of them."""
 
 WRITES_KEPT = 600
 """Seconds for which they are kept after the last one."""
 
 _LARGEST_WRITE = 256
-"""The most turns and keys of one write that are kept."""
+"""A write with more turns and keys leaves no entry."""
 
 _REVISION = 16
 """Digits of a revision."""
@@ -137,14 +137,14 @@ _AFTER = slice(_REVISION, 2 * _REVISION)
 
 
 def pack_write(turn_ids: Collection[str], keys: Collection[bytes]) -> bytes:
-    """The turns and keys of a write, as an entry ends. b"": they are too many, and the write leaves no entry."""
+    """The rest of an entry: the turns and keys of a write. b"": too many, so the write leaves no entry."""
     if len(turn_ids) + len(keys) > _LARGEST_WRITE:
         return b""
     return prefix(b"%d" % len(turn_ids), *(turn_id.encode() for turn_id in turn_ids), *keys)
 
 
 def follow_writes(changes: Changes, entries: Sequence[bytes], revision: int) -> None:
-    """Note the writes after those that are known, up to this revision. They are in order."""
+    """Note the writes after the known ones, up to this revision, in order."""
     first, last = (
         bisect.bisect(entries, b"%016d" % at, key=lambda entry: entry[_AFTER]) for at in (changes.revision, revision)
     )
@@ -163,7 +163,7 @@ SESSION: Final = (
     "writes",  # zset: the last writes to the ledger, by the resulting revision
     "turn",  # hash by turn id: keys, ids of calls, record
     "turns",  # zset: turn ids by place
-    "dated",  # zset: turn ids by age, if their places are not about the same
+    "dated",  # zset: turn ids by age, if it differs from their places
     "key",  # index: key, whether the turn was delivered → turn id
     "asked",  # index: user key → unbound turn id
     "request",  # index: request key → turn id of an undelivered turn

@@ -48,7 +48,7 @@ def check_version(session: Session | None, name: str, expected: int | None) -> N
 
 
 def replaced(old: Turn | TurnState | None, new: Turn) -> Turn:
-    """`new` with the fields that are kept from `old`."""
+    """`new`, with the fields of `old` that outlive a replacement."""
     if old is None:
         return new
     preserved: dict[str, Any] = {"bound": old.bound, "broke_off": old.broke_off, "created_at": old.created_at}
@@ -59,8 +59,7 @@ def replaced(old: Turn | TurnState | None, new: Turn) -> Turn:
 
 
 def broken_off(turn: Turn, proxy_id: str | None, *, steady: float) -> Turn | None:
-    """The turn after its answer ended unfinished; None if nothing changes. `proxy_id`: the proxy that has it; None: any
-    may have it."""
+    """The turn after its answer ended unfinished; None if nothing changes. `proxy_id`: only if this proxy has it."""
     if turn.delivered or turn.broke_off is not None or proxy_id not in (None, turn.proxy_id):
         return None
     return turn.model_copy(update={"broke_off": steady})
@@ -72,7 +71,7 @@ def delivered(turn: Turn) -> Turn | None:
 
 
 def retry_key(turn: Turn) -> bytes | None:
-    """The key by which a retry of its request finds the turn; None: none does."""
+    """The key by which a retry of the request finds the turn, if one can."""
     return None if turn.delivered else turn.request_key or None
 
 
@@ -89,8 +88,8 @@ def can_be_retaken(
     window: float,
     steady: float,
 ) -> bool:
-    """Whether a retry of the request may take an answer of this proxy that broke off, or may have. `proxies`: those
-    with a lease; `last_alive`: when each proxy was last alive."""
+    """Whether a retry of the request may take this proxy's answer, which broke off or whose proxy has no lease.
+    `proxies`: those with a lease; `last_alive`: when each proxy was last alive."""
     if broke_off is None and proxy_id is not None and proxy_id not in proxies:
         broke_off = last_alive.get(proxy_id)
     return broke_off is not None and steady - broke_off <= window
@@ -124,7 +123,7 @@ def unknown_response(session: str, response_id: str) -> UnknownResponse:
 
 
 def unreadable_session(name: str) -> StoreUnavailable:
-    """An unreadable session must not count as one without tools: its calls would run without their approvals."""
+    """Raised for an unreadable session: taken for one without rules, its calls would run without their approvals."""
     return StoreUnavailable(f"session {name} cannot be read: set its tools again, or delete it")
 
 
@@ -169,7 +168,7 @@ def name_after(cursor: str | None) -> str:
 
 
 LAST_PLACE = 10**18 - 1
-"""Behind all places."""
+"""Greater than any place."""
 
 
 class _Lists(Protocol):

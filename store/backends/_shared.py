@@ -11,7 +11,7 @@ from store.backends._waits import Waits
 from store.models import Call, Document, Policy, Session, Status, Toolset, Turn
 
 type Change = Callable[[Call, Now, Callable[[], set[str]]], Call | None]
-"""From a call, the times, and what returns the proxies with a lease, to the changed call; None: nothing changes."""
+"""A function from a call, the times and a getter of the proxies with a lease to the changed call; None: unchanged."""
 
 
 class SharedMethods(Waits):
@@ -25,7 +25,7 @@ class SharedMethods(Waits):
 
     @abc.abstractmethod
     async def _mark(self, session: str, turn_id: str, change: Callable[[Turn, float], Turn | None]) -> bool:
-        """Replace a turn by the result of `change(turn, now)`. False: there is no such turn, or nothing changes."""
+        """Replace a turn by the result of `change(turn, now)`. False: no such turn, or nothing changes."""
 
     async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
         return await self._put_session(name, "session.updated", {"policy": policy}, if_version)

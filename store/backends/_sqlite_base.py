@@ -1,6 +1,6 @@
-"""The SQLite backend's connection: opening, closing, reading, and what follows a commit.
+"""The SQLite backend's connection: opening, closing, reading, and waking waiters after a commit.
 
-The modules that build on this one know the contents of the tables.
+The other modules know the contents of the tables.
 """
 
 import abc
@@ -36,7 +36,7 @@ LONGEST_LEASE = 3600.0
 
 
 class KnownSession(NamedTuple):
-    """A session's record, None if there is none that can be read."""
+    """A session's record; None if missing or unreadable."""
 
     record: Session | None
     is_unreadable: bool = False
@@ -116,7 +116,7 @@ class SqliteBase(SharedMethods):
             raise
 
     def _load(self) -> None:
-        """What the database says of itself."""
+        """Read the database's metadata."""
         self._last_event = self._stored_last_event()
         meta: dict[str, Any] = dict(self._rows("SELECT name, value FROM meta"))
         self.secret, self.epoch = meta["secret"], meta["epoch"]
@@ -138,7 +138,7 @@ class SqliteBase(SharedMethods):
 
     def _resume_clocks(self, noted: str | None) -> None:
         self._clocks = self._new_clocks()
-        if noted is None:  # as in a copy: it was last in use when its last event happened
+        if noted is None:  # as in a copy: the last event is the last known use
             rows = self._rows("SELECT created_at FROM event ORDER BY event_id DESC LIMIT 1")
             note = self._clocks.note._replace(boot="")
             noted = (note._replace(seen=rows[0][0]) if rows else note).text()
@@ -148,13 +148,13 @@ class SqliteBase(SharedMethods):
         with Transaction(self) as tx:
             note_time(tx, self._clocks.note)
             if not is_continuous:
-                # Leases by the former steady time: limit them to the longest lease from now on.
+                # Leases of the former steady time are limited to the longest lease from now.
                 files.cut_leases(tx.db, self._clocks.steady() + LONGEST_LEASE)
 
     async def close(self) -> None:
         self._waiters.close()
         if self._db:
-            if self._files:  # it was opened as a whole, and to write
+            if self._files:  # it was opened completely, for writing
                 files.end_history(self._db)
             self._db.close()
         if self._lock:
@@ -239,14 +239,14 @@ class SqliteBase(SharedMethods):
             raise StoreUnavailable("the store was opened read-only, and is not notified of other processes' writes")
 
     def _forget_calls(self, written: Collection[Call], changed: Collection[str]) -> None:
-        """These calls were written, and calls of the sessions `changed` may have been deleted."""
+        """Drop cached calls: the written ones, and those of the sessions `changed`, which may have been deleted."""
         for call in written:
             self._calls.pop(call.call_id)
         if changed:
             self._calls.clear()
 
     def _note(self, session: str, turn_ids: Collection[str], keys: Collection[bytes]) -> None:
-        """A write to the session's ledger concerned these turns and keys."""
+        """Note a write of these turns and keys to the session's ledger."""
         changes = self._writes.get(session) or Changes(0)
         if not changes.revision and not turn_ids:
             return  # without turns, no look-up has results

@@ -21,7 +21,7 @@ MAY_BE_LOST = """
         SELECT seq FROM call WHERE claimable_at > 0 AND claimable_at <= ?
     ) ORDER BY seq
 """
-"""Calls of proxies without a lease (`marks`: the proxies with one), and calls whose lease ran out."""
+"""Calls of proxies without a lease (`marks`: the proxies with one), and calls with an expired lease."""
 
 
 class SqliteCalls(SqliteBase):
@@ -100,7 +100,7 @@ class SqliteCalls(SqliteBase):
         return after if call is not None else None
 
     def _claimable(self, session: str, names: Collection[str], steady: float) -> Call | None:
-        """The oldest call that may be claimed, or settled by a claim."""
+        """The oldest call that a claim may return or settle."""
         guarded = states.approval_required(self._known_session(session).record)
         rows = self._each_row(
             f"SELECT record FROM call WHERE session = ? AND claimable_at <= ? AND name IN ({marks_for(names)})"
@@ -162,8 +162,8 @@ class SqliteCalls(SqliteBase):
     def _settle(
         self, find: Callable[[Transaction, set[str]], sqlite3.Cursor], *, without: str | None = None
     ) -> list[Call]:
-        """Settle the lost calls among the records that `find` returns, given the proxies with a lease. `without`: the
-        proxy whose lease ends now."""
+        """Settle the lost calls among the records that `find` returns for the proxies with a lease. `without`: a proxy
+        that ends its lease now."""
         settled = []
         with Transaction(self) as tx:
             now = tx.times
@@ -176,7 +176,7 @@ class SqliteCalls(SqliteBase):
 
 
 def _saw_proxy(tx: Transaction, proxy_id: str) -> None:
-    """The proxy was alive until now. Stored, unlike its lease, since it is needed after the process has ended."""
+    """Store that the proxy was alive until now. Unlike its lease, this is needed after the process has ended."""
     tx.db.execute("INSERT OR REPLACE INTO proxy VALUES (?, ?)", (proxy_id, tx.times.steady))
 
 
@@ -190,7 +190,7 @@ def put_call(tx: Transaction, call: Call, *, quietly: bool = False) -> None:
     )
     if call.parts:
         tx.db.execute("UPDATE call SET parts = ? WHERE call_id = ?", (media.parts_text(call), call.call_id))
-    # the next change of the call reads it, and so does the chat's next request
+    # read again by the call's next change, and by the chat's next request
     records.remember(call.model_copy(update={"parts": []}) if call.parts else call, stored)
     tx.calls.append(call)
     tx.touch(call.session, [call.turn_id])

@@ -18,9 +18,9 @@ from store.backends import _sqlite_schema as schema
 from store.base import StoreUnusable
 
 LOG_PAGES = 1000
-"""The number of pages in the log from which the commit that exceeds it moves the log into the database, and waits for
-the disk. No other connection does so: SQLite before 3.51.3 could lose a commit that restarts the log while another
-connection begins to move it. While a reader stays, the log grows. It is truncated after that."""
+"""In pages: the commit that makes the log longer moves it into the database, and waits for the disk. No other
+connection does so: SQLite before 3.51.3 could lose a commit that restarts the log while another connection begins to
+move it. The log grows while a reader stays, and is truncated afterwards."""
 
 
 def refuse(path: Path, why: str, cause: Exception | None = None) -> NoReturn:
@@ -142,7 +142,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def connect_memory() -> sqlite3.Connection:
-    """A connection to a new database without a file. Any thread may close it, as a garbage collection does."""
+    """A connection to a new database without a file. Any thread may close it, as the garbage collector does."""
     db = sqlite3.connect(":memory:", autocommit=True, check_same_thread=False)
     _migrate(db)
     return db
@@ -182,7 +182,7 @@ def begin_history(db: sqlite3.Connection) -> None:
     """Give the store a new epoch if it may have lost its latest writes: it was not closed, and the machine was rebooted
     since. Killing only the process loses nothing."""
     boot = clocks.boot()
-    db.execute("PRAGMA synchronous = full")  # for this transaction, so that the mark survives later losses
+    db.execute("PRAGMA synchronous = full")  # for this transaction, so that the mark survives a power failure
     db.execute("BEGIN IMMEDIATE")
     open_mark = db.execute("SELECT value FROM meta WHERE name = 'open'").fetchone()
     if open_mark is not None and open_mark[0] != boot:
@@ -193,13 +193,13 @@ def begin_history(db: sqlite3.Connection) -> None:
 
 
 def end_history(db: sqlite3.Connection) -> None:
-    """The store is closed: the log is moved into the file, and nothing can be lost any more."""
+    """Note that the store was closed properly: the log was moved into the file, and no write can be lost."""
     with contextlib.suppress(sqlite3.Error):
         db.execute("DELETE FROM meta WHERE name = 'open'")
 
 
 def cut_leases(db: sqlite3.Connection, latest: float) -> None:
-    """Limit the leases of calls: none runs out later than `latest`."""
+    """Limit the leases of calls to `latest`."""
     db.execute(
         "UPDATE call SET claimable_at = ?1, record = json_set(record, '$.lease_until', ?1) WHERE claimable_at > ?1",
         (latest,),
@@ -217,7 +217,7 @@ def move_log(db: sqlite3.Connection) -> None:
     """Move the log into the database, as far as possible without waiting for readers."""
     before = _number(db, "busy_timeout")
     db.execute("PRAGMA busy_timeout = 0")
-    with contextlib.suppress(sqlite3.OperationalError):  # no space: then the writes stay in the log
+    with contextlib.suppress(sqlite3.OperationalError):  # no space: the writes stay in the log
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.execute(f"PRAGMA busy_timeout = {before}")
 

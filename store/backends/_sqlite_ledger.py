@@ -43,7 +43,7 @@ class SqliteLedger(SqliteNotes):
             else:
                 seq = row[0]
                 tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, stored, seq))
-                if row[2] != retry_key:  # most writes leave its index alone
+                if row[2] != retry_key:  # most writes do not touch its index
                     tx.db.execute("UPDATE turn SET request_key = ? WHERE seq = ?", (retry_key, seq))
                 if old and old.delivered != turn.delivered:
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
@@ -107,7 +107,7 @@ class SqliteLedger(SqliteNotes):
         return found
 
     def _known(self, session: str, keys: Collection[bytes]) -> set[bytes]:
-        """Those of the keys that any turn with calls has."""
+        """The keys that any turn with calls has."""
         found: set[bytes] = set()
         for marks, asked in batches(keys):
             statement = f"SELECT DISTINCT key FROM turn_key WHERE session = ? AND key IN ({marks})"
@@ -115,13 +115,13 @@ class SqliteLedger(SqliteNotes):
         return found
 
     def _turns_by_key(self, session: str, keys: Collection[bytes], most: int) -> dict[bytes, list[int]]:
-        """The `seq` of the turns that have these keys: at most so many for each, the best first."""
+        """The `seq` of the turns with these keys: at most `most` for each key, the best first."""
         turns: dict[bytes, list[int]] = {}
         for marks, asked in batches(keys):
             limit = most * len(asked)
             statement = f"SELECT key, delivered, turn FROM turn_key WHERE session = ? AND key IN ({marks}) LIMIT ?"
             rows = self._rows(statement, session, *asked, limit)
-            if len(rows) == limit:  # some may have thousands
+            if len(rows) == limit:  # some keys may have thousands
                 rows = list(itertools.chain(*(self._rows(_BEST, session, key, most) for key in set(asked))))
             for key, _, turn in sorted(rows, reverse=True):
                 of_key = turns.setdefault(key, [])

@@ -1,8 +1,8 @@
-"""Notes of turns without calls in SQLite: one small row for a turn whose words are new, as nearly all are.
+"""Notes of turns without calls in SQLite: one small row for a turn with new words, as nearly all have.
 
 The keys of one turn have a common beginning (`HEAD`), and are packed into one row under it. If other keys with the same
-beginning are noted, since the same words were said elsewhere, each key gets a row of its own, and the packed row stays,
-empty, as a mark of that.
+beginning are noted, because another chat has the same words, each key gets a separate row, and the empty packed row
+stays as a mark.
 
 A mixin of `SqliteStore`.
 """
@@ -51,7 +51,7 @@ class SqliteNotes(SqliteBase):
             path.unlink()
 
     def _plain(self, session: str, keys: Collection[bytes]) -> dict[bytes, bytes]:
-        """Those of the keys that turns without calls have, each with its chain."""
+        """The keys that turns without calls have, each with its chain."""
         rows: dict[bytes, bytes] = {}
         for _, asked in batches({*keys, *{key[:HEAD] for key in keys}}):
             statement = (
@@ -77,7 +77,7 @@ class SqliteNotes(SqliteBase):
         return self._expire_notes(tx, int((tx.now - 2 * self.ttl) // _HOUR))
 
     def _expire_notes(self, tx: Transaction, horizon: int) -> int:
-        """Delete old notes among the next rows: each call checks some rows, going round through the whole table."""
+        """Delete old notes among the next rows: successive calls go through the whole table, and start again."""
         statement = (
             "SELECT session, key, noted FROM plain_key WHERE (session, key) > (?, ?) ORDER BY session, key LIMIT ?"
         )
@@ -137,8 +137,8 @@ def _unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _old_notes(data: bytes, secret: bytes) -> Iterator[tuple[str, int, list[bytes], bytes]]:
-    """The notes in a file of an earlier version: each has its length and a keyed digest before it, so that neither half
-    a note nor a note of another store is read."""
+    """The notes in a file of an earlier version. A length and a keyed digest precede each note, so that neither an
+    incomplete note nor a note of another store is read."""
     decode = msgspec.msgpack.Decoder(tuple[str, int, list[bytes], bytes]).decode
     start = 0
     while (body := start + 12) < (end := body + int.from_bytes(data[start : start + 4])) <= len(data):

@@ -23,7 +23,7 @@ HISTORY = """
     SELECT record, iif(is_last, tools, NULL), iif(is_last, document, NULL)
     FROM chain JOIN response USING (seq) ORDER BY seq
 """
-"""A response is saved after the one it follows, so the order of `seq` is the order of the thread."""
+"""A response is saved after the one that it follows, so `seq` gives the order of a thread."""
 
 DELETE_UNREFERENCED = """
     DELETE FROM response WHERE seq = ? AND document IS NULL

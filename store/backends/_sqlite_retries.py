@@ -33,7 +33,7 @@ class SqliteRetries(SqliteCalls):
         return True
 
     def _may_take(self, tx: Transaction, window: float) -> Callable[[float | None, str | None], bool]:
-        """Whether a retry may take what broke off then at that proxy."""
+        """Returns whether a retry may take an answer, from the time it broke off and its proxy."""
         now = tx.times.steady
         last_alive = dict(tx.db.execute("SELECT proxy_id, seen_at FROM proxy"))
         return partial(

@@ -149,9 +149,9 @@ MIGRATIONS = (
 
 `record` is the whole record as JSON; the other columns are for look-ups. `turn.seq` and `call.seq` are the order of
 saving. `call.claimable_at` is the time from which the call can be claimed, or NULL. `call.proxy_id` is NULL once a call
-is final. Open calls from before calls had owners belong to the workers if workers ran them, or to a proxy that is gone
-if a loop waited for them or their turn was never delivered. `call.parts`: the parts of the result as JSON, which may
-be megabytes, and are read for few of the reasons for which a record is.
+is final. Migrated open calls without an owner belong to the workers if workers ran them, or to a proxy that is gone if
+a loop waited for them or their turn was never delivered. `call.parts`: the parts of the result as JSON, which may be
+megabytes and are rarely read with the record.
 
 `turn.request_key`: of an undelivered turn, for retries; else NULL. `thread.seq` is the `seq` of its first response;
 threads have their own rows because small rows are cheaper to update. `response.record` has no `tools` and `document`,
@@ -159,11 +159,10 @@ which are large, and not needed for a history. `plain_key`: the keys of turns wi
 is in hours. It has no index by age, which would double the cost of each note: expiry scans the table. `unsent`: the
 undelivered answers of front doors.
 
-Each index of `call` serves a list whose calls may be rare among all: those of a session, of a tool, open ones, and
-those that ended otherwise than usual.
+Each index of `call` serves a list of calls that may be rare: of a session, of a tool, open, or not `done`.
 
-`event` is not AUTOINCREMENT, which writes a page of `sqlite_sequence` in each transaction. No number is used twice
-nevertheless: see `LAST_EVENT`."""
+`event` is not AUTOINCREMENT, which writes a page of `sqlite_sequence` in each transaction. Still no number is used
+twice: see `LAST_EVENT`."""
 
 LAST_EVENT = """
     SELECT max(
@@ -171,8 +170,8 @@ LAST_EVENT = """
         (SELECT coalesce(max(value), 0) FROM meta WHERE name IN ('lost_event', 'last_event'))
     )
 """
-"""The number of the last event, also if it is deleted: expiry notes the last one that it deletes (`lost_event`), and
-the deletion of a session is an event itself. `last_event`: of a database that was migrated or recovered."""
+"""The number of the last event, even if it is deleted: expiry stores the last deleted number (`lost_event`), and the
+deletion of a session is itself an event. `last_event`: of a database that was migrated or recovered."""
 
 VERSION = len(MIGRATIONS)
 PAGE_SIZE = 2048

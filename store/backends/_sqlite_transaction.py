@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """An atomic write, with its events. Waiters are woken after the commit.
+    """An atomic write with its events. Wakes waiters after the commit.
 
-    Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, any exception rolls back.
+    Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, an exception rolls back.
     """
 
     __slots__ = ("_ledger_writes", "_store", "calls", "changed", "db", "events", "now")
@@ -42,7 +42,7 @@ class Transaction:
         self.events.append((number, session, kind, data, self.now))
 
     def touch(self, session: str, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
-        """The transaction concerns these turns and keys of the session's ledger."""
+        """Note that the transaction changes these turns and keys of the session's ledger."""
         self._ledger_writes.append((session, turn_ids, keys))
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ def note_time(tx: Transaction, note: ClockNote) -> None:
 
 
 def note_lost_event(tx: Transaction, number: int) -> None:
-    """The events up to this number are no longer kept."""
+    """Store that the events up to this number are deleted."""
     tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('lost_event', ?)", (number,))
 
 
@@ -90,8 +90,8 @@ def marks_for(values: Collection[str]) -> str:
 
 
 def batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:
-    """Values for `IN (marks)`, in batches of a size that SQLite allows. Each batch is padded to a power of two with its
-    last value: few different statements stay prepared."""
+    """Values for `IN (marks)`, in batches that SQLite allows. Each batch is padded with its last value to a power of
+    two, so that few different statements are prepared."""
     for batch in itertools.batched(values, 4096, strict=False):
         size = 1 << (len(batch) - 1).bit_length()
         yield ",".join("?" * size), [*batch, *[batch[-1]] * (size - len(batch))]

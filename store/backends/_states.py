@@ -28,7 +28,7 @@ def answered(call: Call, *, result: Any, error: str | None, now: Now, parts: Seq
     else:
         status, result, parts = Status.FAILED, None, ()
     media = [media_of(part) for part in parts]
-    if call.asked_args is not None:  # the model would take the result for that of its own arguments
+    if call.asked_args is not None:  # otherwise the model takes the result for that of its own arguments
         changed = {"the user changed the arguments to": call.args}
         if error is None:
             result = {**changed, "result": result}
@@ -43,8 +43,8 @@ def answered(call: Call, *, result: Any, error: str | None, now: Now, parts: Seq
 
 
 def claimable_at(call: Call) -> float | None:
-    """The time from which the call can be claimed: 0 once it is released, the end of its lease while a worker has it.
-    None: it is not available to workers."""
+    """The time from which the call can be claimed: 0 once released, the end of the lease while a worker has it. None:
+    it is not available to workers."""
     if call.status is Status.RUNNING:
         return call.lease_until
     is_free = call.owner == "workers" and call.released and call.approval in (None, "approved")
@@ -84,7 +84,7 @@ def claimed(call: Call, *, lease: float, worker: str, now: Now) -> Call:
 
 
 def lost(call: Call, *, proxies: Container[str], now: Now) -> Call | None:
-    """The call settled, if the worker or proxy that was to answer it is gone. `proxies`: those with a lease."""
+    """The settled call, if the worker or proxy that should answer it is gone. `proxies`: those with a lease."""
     proxy_gone = call.proxy_id is not None and call.proxy_id not in proxies
     if call.status.final:
         return None
@@ -142,7 +142,7 @@ def decided(
 
 
 def moved(call: Call, *, proxy_id: str, now: Now) -> Call | None:
-    """The call, now waited for by this proxy."""
+    """The call, with this proxy as the one that waits for it."""
     if call.status.final or call.proxy_id in (None, proxy_id):
         return None
     return _changed(call, now, proxy_id=proxy_id)

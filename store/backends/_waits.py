@@ -1,7 +1,6 @@
-"""Waiting for a write of a store: a waiter registers, then reads, then waits to be woken. So a write is either in what
-it reads, or wakes it.
+"""Waiting for a write of a store: a waiter registers, then reads, then waits to be woken. So no write is missed.
 
-A mixin of the backends, which call `_wake` after each write. To be used only in the thread of the store's event loop.
+A mixin of the backends, which call `_wake` after each write. Only for the thread of the store's event loop.
 """
 
 import abc
@@ -17,10 +16,10 @@ type Key = Hashable
 """A subject of waiting: each write wakes only the waiters of the keys that it concerns."""
 
 ANY = None
-"""Instead of a session: any session."""
+"""Stands for any session."""
 
 _LOOK = 10.0
-"""Seconds after which a waiter looks, even if nothing has woken it: a server may lose what would have."""
+"""Seconds after which a waiter looks without being woken: a server may lose notices."""
 
 
 class Waiters:
@@ -33,8 +32,8 @@ class Waiters:
 
     @contextlib.contextmanager
     def listening(self, keys: Collection[Key], after: int) -> Iterator[asyncio.Future[bool]]:
-        """A future: True as soon as `wake` is called with one of the keys, for a write after this number; False if the
-        store is closed first."""
+        """Yields a future: True once `wake` is called with one of the keys, for a write after the number `after`; False
+        if the store is closed first."""
         keys = frozenset(keys)  # without duplicates
         self._first.set()
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -75,7 +74,7 @@ class Waiters:
 class Waits(Store):
     _waiters: Waiters
     _last_number = 0
-    """Of this process's writes, if writes have numbers: a waiter knows them already."""
+    """The number of this process's last write, if writes have numbers. Waiters know earlier writes already."""
 
     @abc.abstractmethod
     def _check_waiting(self) -> None:
@@ -83,7 +82,7 @@ class Waits(Store):
 
     @abc.abstractmethod
     async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
-        """Whether a claim of these tools would return a call, or settle one."""
+        """Whether a claim of these tools would return or settle a call."""
 
     def _wake(
         self,
@@ -92,9 +91,8 @@ class Waits(Store):
         changed: Iterable[str],
         number: int = sys.maxsize,
     ) -> None:
-        """Wake the waiters that a write concerns. `events`: sessions with new events. `calls`: session and id of the
-        written calls, and their tool if they can be claimed. `changed`: sessions with deleted calls or changed
-        tools."""
+        """Wake the waiters of a write. `events`: sessions with new events. `calls`: session and id of the written
+        calls, and their tool if they can be claimed. `changed`: sessions with deleted calls or changed tools."""
         keys: list[Key] = [("session", session) for session in changed]
         for session in events:
             keys += ("events", ANY), ("events", session)
@@ -107,7 +105,7 @@ class Waits(Store):
     async def _wait[T](
         self, keys: Collection[Key], timeout: float, look: Callable[[], Awaitable[T | None]]
     ) -> T | None:
-        """What `look` returns, as soon as that is not None; None after the timeout, or when the store is closed."""
+        """The first result of `look` that is not None; None after the timeout, or when the store is closed."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         while True:

@@ -1,5 +1,4 @@
-"""The store in this process's memory: SQLite on a connection without a file. Nothing outlives the process, and no other
-process sees it."""
+"""The store in this process's memory: SQLite on a connection without a file. It ends with the process."""
 
 import time
 import weakref
@@ -13,7 +12,7 @@ from store.backends.sqlite import SqliteStore
 
 MAX_EVENTS = 100_000
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""The number of events that are kept, and their characters: nothing else grows with every write."""
+"""The most events that are kept, and their total characters: nothing else grows with every write."""
 
 
 class MemoryStore(SqliteStore):
@@ -43,7 +42,7 @@ class MemoryStore(SqliteStore):
             self._drop_events()
 
     def _drop_events(self) -> None:
-        """Drop the oldest events, and more than necessary, so that this is not done for each new event."""
+        """Drop the oldest events, more than necessary, so that this is not done for each new event."""
         ((number, size),) = self._rows("SELECT count(*), coalesce(sum(length(data)), 0) FROM event")
         lost = self._lost_event
         for event, length in self._each_row("SELECT event_id, length(data) FROM event ORDER BY event_id"):

@@ -1,7 +1,7 @@
-"""The store in Redis or Valkey: several proxies share it.
+"""The store in Redis or Valkey, for several proxies.
 
-A write is computed here, by the rules that all backends share. One script applies it with its events, if what it was
-computed from still holds (`_redis_transaction`). The server's clock dates records and ends leases.
+Writes are computed here, by the rules that all backends share, and applied by one script (`_redis_transaction`). The
+server's clock dates records and ends leases.
 """
 
 import functools
@@ -24,10 +24,10 @@ from store.models import CachedTools, Call, Page, Session, Snapshot
 logger = logging.getLogger(__name__)
 
 _LATER = 3600.0
-"""Seconds after which a session is tried again whose records could not be deleted."""
+"""Seconds until the next try if a session's records could not be deleted."""
 
 _AT_ONCE = {"thread": BATCH // 8}
-"""A thread is deleted as a whole."""
+"""Members of one batch, by zset: a thread is deleted as a whole."""
 
 
 class RedisStore(RedisEvents):
@@ -43,7 +43,7 @@ class RedisStore(RedisEvents):
             commands.append(("ZRANGEBYSCORE", of(session, "writes"), f"({changes.revision}", "+inf"))
         (version, deleted), number, undelivered, *entries = await self.link.run(*commands)
         self._delivered.put(session, not undelivered, SMALL)
-        # None: it is damaged, and nothing is known of the ledger until the next write
+        # None: damaged, so the revision is unknown until the next write
         revision = int(number or 0) if (number or b"0").isdigit() else None
         self._note_snapshot(session, revision, entries[0] if entries else ())
         kept = self._sessions.get(session)
@@ -78,7 +78,7 @@ class RedisStore(RedisEvents):
         def compute(tx: Transaction) -> Session:
             old, last = _session(tx)
             rules.check_version(old, name, if_version)
-            # the time, which goes on while the session is deleted
+            # the time, which advances even while the session is deleted
             version = max(int(self.link.time() * 1e6), last + 1)
             session = rules.changed(old, name, changes, version=version, now=tx.now.wall)
             record = session.model_dump_json()
@@ -148,7 +148,7 @@ class RedisStore(RedisEvents):
             ("XRANGE", self.keys.notices, "-", "+", "COUNT", 8 * BATCH),
             ("ZRANGEBYSCORE", self.keys.due, "-inf", f"({now!r}", "LIMIT", 0, BATCH),
         )
-        commands: list[Command] = []  # what they delete counts as no record
+        commands: list[Command] = []  # not counted as deleted records
         if unused := [name for name, lease in proxies.items() if max(lease_of(lease)) < now - self.ttl]:
             commands.append(("HDEL", self.keys.proxies, *unused))
         if old := _older(notices, now - self.ttl):
@@ -160,7 +160,7 @@ class RedisStore(RedisEvents):
             try:
                 gone, turns = await self._expire_in(name.decode(), now, left)
             except (StoreUnavailable, LookupError, TypeError, ValueError) as error:
-                # Raises if the server does not answer: then it is not about this session.
+                # Raises if the server does not answer: the error is not the session's then.
                 await self.link.run(("ZADD", self.keys.due, "XX", repr(now + _LATER), name))
                 logger.warning("old records of the session %r could not be deleted: %s", name, error)
                 continue
@@ -214,8 +214,8 @@ class RedisStore(RedisEvents):
         return outcome
 
     def _expire_turns(self, tx: Transaction, ids: list[bytes], horizon: float, most: int) -> tuple[int, int]:
-        """Delete those of these turns that are older or cannot be read, with their calls. Returns the number of deleted
-        records, and of turns that are gone."""
+        """Delete the old or unreadable ones of these turns, with their calls. Returns the number of deleted records,
+        and of deleted turns."""
         found = {one: read_turn(self, value or b"") for one, value in zip(ids, tx.get("turn", *ids), strict=True)}
         turns = {one: turn for one, turn in found.items() if not turn.record or turn.record.created_at < horizon}
         if not (old := list(turns)[:most]):
@@ -225,7 +225,7 @@ class RedisStore(RedisEvents):
         calls = tx.get("call", *call_ids)
         for turn_id, turn in turns.items():
             index_turn(tx, turn_id, turn_entries(turn.record, turn.keys), {})
-            for key in turn.keys:  # they are known for as long again
+            for key in turn.keys:  # stays known for another `ttl`
                 put_note(tx, key)
         for call_id, value in zip(call_ids, calls, strict=True):
             if (call := self.record_of(Call, value)) is not None:
@@ -243,7 +243,7 @@ class RedisStore(RedisEvents):
         return len(turns) + sum(value is not None for value in calls), len(old)
 
     async def _note_due(self, session: str) -> None:
-        """Note when something of the session expires next, unless it has been written meanwhile."""
+        """Store when the next record of the session expires, unless the session was written meanwhile."""
         of = functools.partial(self.keys.of, session)
 
         def compute(tx: Transaction) -> None:
@@ -265,9 +265,8 @@ class RedisStore(RedisEvents):
 
 
 def _session(tx: Transaction) -> tuple[Session | None, int]:
-    """The session, and its version or the one at which it was deleted. One that cannot be read is replaced as a whole,
-    or deleted."""
-    # the record last: one that is newer than its version is a conflict
+    """The session (None if unreadable), and its version or the one at which it was deleted."""
+    # The record is read last: if it is newer than the version, the transaction has a conflict.
     tx.need(*(tx.field("session", field) for field in ("version", "deleted", "record")))
     version, deleted = tx.get("session", "version", "deleted")
     if version is None:
@@ -276,12 +275,12 @@ def _session(tx: Transaction) -> tuple[Session | None, int]:
 
 
 def _older(entries: list[tuple[bytes, dict[bytes, bytes]]], horizon: float) -> list[int]:
-    """The numbers of those events or notices that were written before this time."""
+    """The numbers of the events or notices before this time."""
     return [int(one.partition(b"-")[0]) for one, fields in entries if _made_at(one, fields) < horizon]
 
 
 def _made_at(entry_id: bytes, fields: dict[bytes, bytes]) -> float:
-    """When an event or a notice was written. Of a damaged one its number tells, which is a time."""
+    """When an event or notice was written; if it is damaged, its number, which is a time."""
     try:
         return float(fields[b"c"])
     except (LookupError, ValueError):

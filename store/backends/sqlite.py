@@ -1,4 +1,4 @@
-"""The store in one SQLite file: it outlives the process, and one process writes it.
+"""The store in one SQLite file, written by one process.
 
 Runs in the thread of the event loop that opened it, and suspends only to wait for another program: each method is a few
 indexed statements in one transaction.
@@ -75,7 +75,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
             if after.paused_until:
                 self._clocks.note = after
                 return 0
-            # Older rows were deleted before the pause: these were written in it, with a clock that was behind.
+            # Older rows were deleted before the pause: these were written during it, with a clock that was behind.
             for table, date in DATED if before.paused_until else ():
                 tx.db.execute(f"UPDATE {table} SET {date} = ? WHERE {date} < ?", (tx.now, before.seen - self.ttl))
             horizon = tx.now - self.ttl
@@ -98,7 +98,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
                 " (SELECT session, cached_content FROM cached_tools WHERE created_at < ? LIMIT ?)",
                 (horizon, BATCH),
             ).rowcount
-            # Events are in the order of time: the first younger one ends the search, without an index.
+            # Events are ordered by time: the first younger one ends the search, without an index.
             events = tx.db.execute(
                 "DELETE FROM event WHERE event_id IN (SELECT event_id FROM event WHERE event_id < coalesce("
                 "(SELECT event_id FROM event WHERE created_at >= ? ORDER BY event_id LIMIT 1), ?)"
@@ -120,7 +120,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
 def _data(text: str) -> Document:
     try:
         data: Document = pydantic_core.from_json(text)
-    except ValueError:  # damaged: its place is kept, so that later events are found
+    except ValueError:  # damaged: keeps its place, so that later events are found
         return {}
     return data
 
