@@ -1,4 +1,4 @@
 """The tool loop: runs calls, sends requests upstream, and joins the rounds into one answer.
 
-Knows the graft, the tool sources and the store; knows neither mitmproxy nor the control API.
+Imports the graft, the tool sources and the store, but neither mitmproxy nor the control API.
 """

@@ -1,4 +1,4 @@
-"""Runs one call, and retries it if a retry may help and can do no harm. Each try has a time limit."""
+"""Runs one call, and retries it if a retry can help and does no harm. Each try has a time limit."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,7 +14,7 @@ from addon.tools.retries import with_retries
 async def attempt(
     run: Callable[[], Awaitable[Any]], name: str, *, timeout: float, retries: int, idempotent: bool, max_media: int
 ) -> ToolOutput:
-    """The output of `run`, with media of at most `max_media` bytes. `timeout`: seconds for each try; `retries`: tries
+    """The output of `run`, with media of at most `max_media` bytes. `timeout`: seconds for each try. `retries`: tries
     after the first.
 
     Raises the error of the last try. A tool that is not idempotent is retried only if the try did not reach it.

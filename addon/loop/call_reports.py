@@ -1,4 +1,4 @@
-"""Log lines about calls that failed, or that somebody has to answer or to approve."""
+"""Log lines about calls that failed, or that a person must answer or approve."""
 
 import logging
 
@@ -24,7 +24,7 @@ def report_failure(session: str, call: CapturedCall, error: str) -> None:
 
 
 def report_waiting(session: str, call: CapturedCall, *, needs_approval: bool) -> None:
-    """Name the command that gives what the call waits for."""
+    """Log the command that answers or approves the call."""
     name, args = shortened(call.name, _LONGEST_NAME), arguments(call.args)
     what, command = ("an approval", "approve {}") if needs_approval else ("its result", "answer {}")
     command = f"toolgraft {command.format(call.call_id)}"

@@ -1,4 +1,5 @@
-"""One call, from the check of its arguments to its stored result. `response` raises only if it is cancelled."""
+"""Answers one call: waits for its turn and its approval, runs it, and stores the result. `response` raises only if it
+is cancelled."""
 
 import asyncio
 import contextlib
@@ -36,17 +37,17 @@ from store.models import Call, Status
 logger = logging.getLogger("toolgraft")
 
 _QUICK = 0.05
-"""Seconds after which a run is no longer quick: only then is a result from elsewhere looked for."""
+"""Seconds before a running call also looks for a result that was given elsewhere. Most calls are faster."""
 
 
 _STORE_PAUSE = 0.2
-"""Seconds, at most, after which a failing store is asked again."""
+"""Longest pause, in seconds, between two queries to a failing store."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Shared by all calls. `invoke` runs a call once with the proxy's own executors; `abandon` cancels a run that is no
-    longer waited for. `max_media`: bytes of the images and files of one result."""
+    """Shared by all calls. `invoke` runs a call once with the proxy's executors. `abandon` cancels a run that is no
+    longer waited for. `max_media`: limit for the images and files of one result, in bytes."""
 
     store: Store
     keeper: ResultKeeper
@@ -58,13 +59,13 @@ class RunContext:
 
 
 class CallExpired(ToolError):
-    """The workers' call expired: calls that share its run need a run of their own."""
+    """A call given to workers has expired. Calls that share its run need their own."""
 
 
 class CallRun:
     """`seconds`: the time limit of all tries together, without the pauses between them. `loop_id`: the loop or
-    connection that waits for the call. `has_begun`: the proxy may have run it. `has_worker`: this call was released to
-    workers, rather than an identical one."""
+    connection that waits for the call. `has_begun`: the proxy may have run the call. `has_worker`: workers may take
+    this call itself, not an identical one."""
 
     def __init__(
         self,
@@ -93,8 +94,8 @@ class CallRun:
         self.ran_at: float | None = None
 
     async def response(self, step: RunningStep) -> Document:
-        """The outcome of the call. The step, which refers to this call, is not kept: with it the call would
-        stay until the garbage collector runs."""
+        """The outcome of the call. Does not store `step`, which refers to this call: the reference cycle would stay
+        until the garbage collector runs."""
         call = self.call
         try:
             if self.initial.error is not None:
@@ -114,7 +115,7 @@ class CallRun:
             logger.warning("a call could not be run: %s", error)
             why = STORE_FAILED if isinstance(error, StoreUnavailable) else error
             message = f"the call could not be run: {why}"
-            if self.initial.repeats is not None:  # it may have been run
+            if self.initial.repeats is not None:  # it may have run
                 return await self._store_result(error=message)
             return await self._give_up(message)
         except (asyncio.CancelledError, GeneratorExit):
@@ -124,8 +125,8 @@ class CallRun:
             return await self._store_result(error=f"the call could not be run: {type(error).__name__}")
 
     async def _response_of(self, call_id: str) -> Document:
-        """The response of another call, or of this one if it was begun before. The wait for a worker is limited by
-        `seconds`, the wait for a result by hand as everywhere, the wait for a proxy is not."""
+        """The response of another call, or of this one if an earlier loop began it. Waits up to `seconds` for a worker,
+        the usual time for a result by hand, and without a limit for a proxy."""
         call = await self._stored(call_id)
         if call.owner == "workers":
             waits = self.context.waits
@@ -142,7 +143,7 @@ class CallRun:
         return await self._store_result(result=call.result, error=call.error, parts=call.parts)
 
     async def _stored(self, call_id: str) -> Call:
-        """The call. A store that fails is asked again, as long as the tool may take. Raises StoreError."""
+        """The call. Queries a failing store again for up to `seconds`. Raises StoreError."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.seconds
         while True:
@@ -161,7 +162,7 @@ class CallRun:
 
     @property
     def _claim_timeout(self) -> float:
-        """Seconds within which a worker has to claim the call."""
+        """Seconds within which a worker must claim the call."""
         return math.inf if self.initial.detached else self.seconds
 
     async def outlives_its_loop(self) -> bool:
@@ -170,7 +171,7 @@ class CallRun:
         if self.initial.detached:
             return True
         if self.initial.repeats == self.call.call_id:
-            return True  # it is run elsewhere
+            return True  # another loop runs it
         if self.rules.idempotent:
             return False
         if not self.has_worker:
@@ -189,7 +190,7 @@ class CallRun:
                 except NotPending:  # already final
                     return await self._manual_response()
                 self.has_begun = True
-            # If the store's server were lost with the note that the call runs, another proxy could run it as well.
+            # Without this, the server could lose the note that the call runs, and another proxy could run it too.
             await self.store.confirm()
         run = asyncio.ensure_future(self._result())
         run.set_name(self.call.name)
@@ -207,8 +208,8 @@ class CallRun:
         return await self._store_outcome(run)
 
     async def _external_response(self, run: asyncio.Task[ToolOutput]) -> Document | None:
-        """The response that came from elsewhere during the run. None if the run has ended first, if a worker runs the
-        call, or if the store could not be read."""
+        """The response that came from elsewhere during the run; None if the run ended first, if a worker runs the call,
+        or if the store could not be read."""
         elsewhere = asyncio.ensure_future(self.context.waits.final_call(self.session, self.call.call_id))
         try:
             await asyncio.wait({run, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
@@ -225,7 +226,7 @@ class CallRun:
             elsewhere.cancel()
 
     async def _store_outcome(self, run: asyncio.Task[ToolOutput]) -> Document:
-        """Store the outcome of a finished run, and return the response."""
+        """Store the outcome of a finished run. Returns the response."""
         if run.cancelled():
             return await self._store_result(error=f"{self.call.name} was cancelled from within")
         error = run.exception()
@@ -280,7 +281,7 @@ class CallRun:
         return ToolOutput(msgspec.json.encode(call.result), tuple(call.parts))
 
     async def _manual_response(self) -> Document:
-        """Wait until somebody gives the result through the control API."""
+        """Wait for a result through the control API."""
         call = await self.context.waits.final_call(self.session, self.call.call_id, self._patience)
         if call is None:
             return await self._store_result(error=self._unanswered)
@@ -300,7 +301,7 @@ class CallRun:
     # --- approval ---------------------------------------------------------------------------------------------
 
     async def _denial(self) -> Document | None:
-        """Wait for a human's decision. None if the call is approved, else the response for the model."""
+        """Wait for a person's decision. None if the call is approved, else the response for the model."""
         timeout = self.config.approval_timeout
         report_waiting(self.session, self.call, needs_approval=True)
         decided = await self.context.waits.decision(self.session, self.call.call_id, timeout)
@@ -320,7 +321,7 @@ class CallRun:
         return None
 
     async def _give_up(self, error: str) -> Document:
-        """The call was not run, as the store failed before. If the answer fails as well, a retry runs it."""
+        """Expire a call that was not run because the store failed. If the answer fails too, a retry runs it."""
         report_failure(self.session, self.call, error)
         keeper, call_id = self.context.keeper, self.call.call_id
         settled = await keeper.settle(self.session, call_id, Status.EXPIRED, error, has_begun=False)
@@ -337,15 +338,15 @@ class CallRun:
 
 
 def misfit(found: Sequence[str]) -> str:
-    """The error message for the model about arguments that do not fit the schema."""
+    """The error message for the model: the arguments do not fit the schema."""
     return f"the arguments do not fit: {'; '.join(found)}"
 
 
 async def _cancel_and_wait(run: asyncio.Task[ToolOutput]) -> None:
-    """Cancel a run and wait until it has ended. Passes each further cancellation on to the run."""
+    """Cancel a run and wait until it ends. Passes each further cancellation on to the run."""
     while not run.done():
         run.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({run})
     if not run.cancelled():
-        run.exception()  # marked as retrieved: nobody else reads it
+        run.exception()  # retrieved, because nobody else reads it

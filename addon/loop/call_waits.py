@@ -1,4 +1,4 @@
-"""Waits for results and approvals of calls by workers and humans."""
+"""Waits for results and approvals that workers and people give."""
 
 import asyncio
 import math
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from store.base import Store
 from store.models import Call, Status
 
-_MAX_WORKERS = 4  # workers that may claim a call one after the other
-_TAKEOVER = 1.0  # seconds for another worker to claim a call whose lease ran out
-_LONG = 3600.0  # seconds of one wait that has no time limit
+_MAX_WORKERS = 4  # workers that may claim a call, one after another
+_TAKEOVER = 1.0  # seconds for another worker to claim a call whose lease expired
+_LONG = 3600.0  # seconds of one wait without a time limit
 
 
 class CallWaits:
@@ -27,12 +27,12 @@ class CallWaits:
         )
 
     async def final_call_of_worker(self, session: str, call_id: str, seconds: float, *, claim_timeout: float) -> Call:
-        """The call once a worker, or anybody else, has given its result; the open call if the time runs out.
+        """The call once it has a result; the open call if the time runs out.
 
-        A worker has to claim the call within `claim_timeout` seconds, and to give its result within `seconds` more. A
+        A worker must claim the call within `claim_timeout` seconds, and give its result within another `seconds`. A
         call whose worker is lost fails, unless it may be redelivered: then the time starts again with the next worker,
         for up to _MAX_WORKERS workers. If the time runs out before the lease of a silent worker does, such a call waits
-        for the end of the lease, and a moment longer for another worker.
+        until the lease ends, plus _TAKEOVER for another worker.
         """
         clock = asyncio.get_running_loop().time
         worker: str | None = None

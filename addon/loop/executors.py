@@ -1,7 +1,6 @@
 """Runs calls: by the proxy's tool sources, by HTTP endpoints, or by workers.
 
-A task that `Executors.start` creates raises only if it is cancelled: a failed tool gives a result like any other,
-`{"error": …}`.
+A task that `Executors.start` creates raises only if it is cancelled. A failed tool gives the result `{"error": …}`.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ from store.models import Owner, Status
 logger = logging.getLogger("toolgraft")
 
 _GRACE = 2.0  # seconds for a cancelled call to end
-_CANCELLATIONS = 2  # how often it is cancelled within these: clean-up is not disturbed too soon
+_CANCELLATIONS = 2  # cancellations within that time, spaced so that clean-up can finish
 
 
 OWNERS: dict[Handler, Owner] = {
@@ -55,9 +54,9 @@ _RUN_HERE = (Handler.SOURCE, Handler.ENDPOINT)
 class Executors:
     """Runs calls with the proxy's tool sources and with the executors of a session's toolset. Opened with `open`.
 
-    `http` is the client for the tools' endpoints, and is closed with the rest; if it is None, `egress` connects to
-    them. `count` is called with the status of each call that ends here. `max_media`: bytes of the images and
-    files of one result.
+    `http`: the client for tools' endpoints, closed together with this object; None: `egress` connects to them. `count`
+    is called with the status of each call that ends here. `max_media`: limit for the images and files of one result, in
+    bytes.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Executors:
         )
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called whenever `tools` change: a server came up late, or lists new tools.
+        """`changed` is called whenever `tools` change, because a server came up late or lists new tools.
 
         Raises SourceError.
         """
@@ -110,7 +109,7 @@ class Executors:
             self._opened = True
 
     def forget_results(self) -> None:
-        """Reuse no result from before: the tools' code may have changed."""
+        """Drop all cached results: the tools' code may have changed."""
         self._shared.forget_all()
 
     async def close(self) -> None:
@@ -126,7 +125,7 @@ class Executors:
         await self.late_writes.flush()
 
     def origin(self, name: str) -> Document | None:
-        """Where one of the proxy's own tools comes from, and its rules; None: there is no such tool."""
+        """The source and the rules of one of the proxy's tools; None: there is no such tool."""
         tool, source = self.tools.get(name), self.source
         if tool is None or source is None:
             return None
@@ -141,8 +140,7 @@ class Executors:
 
     def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
         """The initial state of a call: checked, with its owner. `runs`: a loop or a Live connection runs the call and
-        waits for it; otherwise it is begun only if workers run it. A call passed through to the client belongs to the
-        client alone."""
+        waits for it; otherwise only calls for workers begin. A passed-through call belongs to the client alone."""
         if call.fault is not None:
             return InitialState(error=call.fault, begins=runs)
         if config.delivery == "passthrough" and not runs:
@@ -165,16 +163,16 @@ class Executors:
         )
 
     def problems(self, config: SessionConfig, name: str, args: Document) -> list[str]:
-        """What does not fit the schema of a tool in these arguments of it."""
+        """How these arguments violate the schema of the tool."""
         schema = self.binding(config, name).schema
         return [] if schema is None else problems(schema, args, name)
 
     def may_run_twice(self, config: SessionConfig, name: str) -> bool:
-        """Whether a call of this name may be run again although it may have run."""
+        """Whether a call of this name may run again although it may have run already."""
         return self.binding(config, name).rules.idempotent
 
     def comes_after(self, config: SessionConfig, name: str) -> Collection[str]:
-        """The tools whose calls of the same step must end before a call of this name begins."""
+        """The tools whose calls in the same step must end before a call of this name begins."""
         return self.binding(config, name).rules.after
 
     def start(
@@ -186,9 +184,9 @@ class Executors:
         limit: asyncio.Semaphore,
         loop_id: str,
     ) -> None:
-        """Begin a call of a step. Its result, the functionResponse's `response`, is that of its task in `step`. A
-        call without a handler waits for its result by hand. A call that does not begin gets no task: calls that must
-        wait for it ask the store."""
+        """Begin a call of a step. Its task in `step` returns the functionResponse's `response`. A call without a
+        handler waits for its result by hand. A call that does not begin gets no task: calls that must run after it wait
+        for its record in the store."""
         binding = self.binding(config, call.name)
         if not initial_state.begins:
             if initial_state.error is not None:
@@ -214,7 +212,7 @@ class Executors:
         tasks, for `wait_cancelled`."""
         cancelled: list[str] = []
         tasks: list[asyncio.Task[Document]] = []
-        # the store is asked about workers last: meanwhile no other call may begin, nor may it be cancelled once it has
+        # calls of workers come last, because they need the store: while it is queried, no other call may begin
         for call_id in sorted(calls, key=lambda call_id: _has_worker(step.runs.get(call_id))):
             if not await _outlives_loop(step.runs.get(call_id)):
                 cancelled.append(call_id)
@@ -226,17 +224,17 @@ class Executors:
         return tasks
 
     async def wait_cancelled(self, tasks: Iterable[asyncio.Task[Document]]) -> None:
-        """Wait until cancelled calls have ended, for a few seconds at most."""
+        """Wait until cancelled calls have ended, at most a few seconds."""
         await _cancel_all(tasks)
 
     async def cancel_calls(self, config: SessionConfig, step: RunningStep, calls: Sequence[str], why: str) -> None:
-        """End only these calls of a step."""
+        """Cancel only these calls of a step."""
         await _cancel_all([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
         for call_id in calls:
             await self._settle(config, step, call_id, why)
 
     async def flush(self, calls: Iterable[str]) -> None:
-        """Store the results of these calls that could not be stored before. Raises StoreUnavailable."""
+        """Store the pending results of these calls. Raises StoreUnavailable."""
         await self._keeper.flush(calls)
 
     def behavior(self, config: SessionConfig, name: str) -> tuple[str | None, str | None]:
@@ -256,7 +254,7 @@ class Executors:
         self._track(task)
 
     def _track(self, task: asyncio.Task[Any]) -> None:
-        """Let `close` wait for a task."""
+        """Make `close` wait for a task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -266,7 +264,7 @@ class Executors:
 
 
 class BackgroundStep:
-    """The calls of a step that the client received and workers run, with the same order and limit as in a loop. Nobody
+    """The calls of a step that went to the client while workers run them, with the order and limit of a loop. Nobody
     waits for them."""
 
     def __init__(self, executors: Executors, config: SessionConfig) -> None:
@@ -280,7 +278,7 @@ class BackgroundStep:
         self._executors.start(self._config, call, initial_state, self._step, self._limit, self._loop_id)
 
     def complete(self) -> None:
-        """No more calls can come."""
+        """The step has no more calls."""
         self._step.complete.set()
 
 
@@ -296,8 +294,8 @@ async def _outlives_loop(run: RunningCall | None) -> bool:
 
 
 async def _cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks, and wait for at most _GRACE seconds until they have ended. Cancels repeatedly, since a tool may
-    swallow a cancellation. A tool that swallows all of them runs on, and keeps the event loop from being closed."""
+    """Cancel the tasks, and wait at most _GRACE seconds for them to end. Cancels repeatedly, because a tool may swallow
+    a cancellation. A tool that swallows all of them continues to run, and keeps the event loop open."""
     running = {task for task in tasks if not task.done()}
     for _ in range(_CANCELLATIONS):
         if not running:

@@ -1,5 +1,4 @@
-"""Stores the results of calls. If the store fails, storing a result is retried; if its server loses a result that was
-just stored, it is stored once more."""
+"""Stores the results of calls. Retries if the store fails, and stores a recent result again if the server loses it."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from store.models import Call, Status
 logger = logging.getLogger("toolgraft")
 
 _LARGE = MOST_BYTES // 4
-"""Bytes of a result that is not remembered itself."""
+"""Results of more bytes than this are not remembered."""
 
 _RESULT_LOST = "the call has run, and its result was lost with the store's server"
 
@@ -42,7 +41,7 @@ class ResultKeeper:
         error: str | None = None,
         parts: Sequence[Document] = (),
     ) -> Document:
-        """Store a result or an error. Returns the outcome that counts: the first, whoever gave it."""
+        """Store a result or an error. Returns the outcome that counts: the first one given."""
         if error is not None:
             error = own_secrets.redaction.text(error)[:MAX_MESSAGE].encode("utf-8", "replace").decode()
         try:
@@ -50,21 +49,21 @@ class ResultKeeper:
             return outcome_of_call(call)
         except AlreadyAnswered as other:
             return outcome_of_call(other.call)
-        except UnknownCall as failure:  # the call was run, and its result counts
+        except UnknownCall as failure:  # the call has run, and its result counts
             logger.warning("the result of a call was not stored: %s", failure)
         except StoreUnavailable as failure:
             logger.warning("the result of a call is not stored yet: %s", failure)
             self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error, parts))
         except ValueError:  # no store accepts the result
             raise
-        except Exception:  # the call was run, so the model gets its result
+        except Exception:  # the call has run, so the model gets its result
             logger.exception("the result of a call is not stored yet")
             self._late_writes.add(call_id, lambda: self._store(session, call_id, result, error, parts))
         return outcome_of(result, error, parts)
 
     async def settle(self, session: str, call_id: str, status: Status, error: str, *, has_begun: bool) -> Call | None:
         """End a call that nobody waits for. A final call stays unchanged. `has_begun` as in `Store.settle`. Returns the
-        stored call; None: the store has failed."""
+        stored call; None: the store failed."""
         try:
             return await self._settle(session, call_id, status, error, has_begun)
         except StoreUnavailable:
@@ -74,7 +73,7 @@ class ResultKeeper:
         return None
 
     async def flush(self, call_ids: Iterable[str]) -> None:
-        """Store the missing results of these calls. Raises StoreUnavailable."""
+        """Store the pending results of these calls. Raises StoreUnavailable."""
         await self._late_writes.flush(call_ids)
 
     async def _store(
@@ -82,7 +81,7 @@ class ResultKeeper:
     ) -> Call:
         try:
             call, changed = await self.store.answer(session, call_id, result=result, error=error, parts=parts)
-        except UnknownCall:  # the server that takes this one's place may know it
+        except UnknownCall:  # a server that replaces this one may know the call
             self._remember_answer(session, call_id, result, error, parts)
             raise
         self._remember_answer(session, call_id, result, error, parts)
@@ -110,7 +109,7 @@ class ResultKeeper:
         except UnknownCall:
             self._late_writes.remember(call_id, settle)
             raise
-        if call.status is status:  # otherwise it was final before
+        if call.status is status:  # otherwise it was already final
             self._late_writes.remember(call_id, settle)
             self.count(status)
         return call

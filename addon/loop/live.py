@@ -1,4 +1,4 @@
-"""Live connections: carries out the outcomes of `addon.core.live`. Stores and runs calls, and sends their results. The
+"""Live connections: executes the decisions of `addon.core.live`. Stores and runs calls, and sends their results. The
 owner of the connection feeds the frames. No call outlives its connection."""
 
 import asyncio
@@ -30,8 +30,8 @@ _CANCELLED = "cancelled: the model has taken the call back"
 
 
 class LiveSession:
-    """One connection. `send` sends a frame upstream; `confirm_sent` must be called after each. `loop_id` identifies the
-    connection as the waiter for approvals."""
+    """One connection. `send` sends a frame upstream; call `confirm_sent` after each. `loop_id` identifies the
+    connection that waits for approvals."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class LiveSession:
     # --- frames -----------------------------------------------------------------------------------------------
 
     def from_client(self, frame: Frame) -> bytes | None:
-        """The frame to send upstream instead, at once; None: no frame. Raises GraftFailed if the graft fails, unless
-        the settings say that the frame is passed on unchanged. Raises TooMuchHeld."""
+        """The frame to send upstream instead, immediately; None: no frame. Raises GraftFailed if the graft fails,
+        unless the settings pass the frame on unchanged. Raises TooMuchHeld."""
         try:
             return self._apply(self._live.from_client(frame))
         except Malformed as error:
@@ -103,7 +103,7 @@ class LiveSession:
         self._live.confirm_sent()
 
     def close(self) -> None:
-        """The connection has ended: cancel the running calls, and send no more frames."""
+        """End the connection: cancel the running calls, and send no more frames."""
         self._send, self._why = lambda frame: None, _CLOSED
         self._apply(self._live.close())
 
@@ -132,14 +132,14 @@ class LiveSession:
         return task
 
     async def _wait_stored(self) -> None:
-        """Wait until all calls so far are stored: this may take longer than the client needs to send their results."""
+        """Wait until all calls so far are stored: a client may send results before that."""
         if self._storing:
             await asyncio.wait(set(self._storing))
 
     # --- calls ------------------------------------------------------------------------------------------------
 
     async def _run(self, live_step: LiveStep) -> None:
-        """Store the calls, and begin them. Calls that are passed through get their results from the client."""
+        """Store the calls and begin them. The client gives the results of passed-through calls."""
         now, turn_id = self.store.clock(), new_turn_id()
         try:
             turn = live_turn_of(self, turn_id, live_step, now=now)
@@ -173,7 +173,7 @@ class LiveSession:
         return self.executors.initial_state(self.config, call, runs=self.config.delivery != "passthrough")
 
     async def _refuse(self, live_step: LiveStep) -> None:
-        """The model calls tools repeatedly without answering: run no more calls until its next turn."""
+        """Run no more calls until the model's next turn: it calls tools repeatedly without answering."""
         error = f"called {live_step.number} times in one turn without an answer: answer with the results so far"
         for call in live_step.calls:
             await self._store_result(call.call_id, error=error)
@@ -194,7 +194,7 @@ class LiveSession:
             await self.executors.cancel_calls(self.config, step or RunningStep(), [call_id], self._why)
 
     async def _store_client_result(self, call_id: str, response: Document) -> None:
-        """Store the client's result of a call that was passed through."""
+        """Store the client's result of a passed-through call."""
         await self._wait_stored()
         await self._store_result(call_id, result=response)
 
@@ -209,8 +209,6 @@ class LiveSession:
 
 
 class LiveSessions:
-    """The open Live sessions."""
-
     def __init__(self) -> None:
         self._open: set[LiveSession] = set()
         self._ending: set[asyncio.Task[None]] = set()

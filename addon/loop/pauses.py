@@ -1,6 +1,6 @@
-"""How long a loop waits before it retries a request: as long as the refusal says, else exponentially longer.
+"""How long a loop waits before it retries a request: as long as the refusal demands, else exponentially longer.
 
-Pure. `Retry-After` and google.rpc.RetryInfo are both read, and the longer of the two counts.
+Pure. Reads both `Retry-After` and google.rpc.RetryInfo; the longer of the two counts.
 """
 
 import math
@@ -12,9 +12,9 @@ from addon.core.framing.documents import Malformed, decode, objects
 from addon.loop.upstream import Headers
 
 MAX_PAUSE = 60.0
-"""Seconds. If the upstream asks for a longer pause, the client gets the refusal and decides itself."""
+"""Seconds. If the upstream demands a longer pause, the client gets the refusal and decides itself."""
 
-_FIRST_PAUSE = 0.2  # seconds, doubled with each try
+_FIRST_PAUSE = 0.2  # seconds, doubled after each attempt
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 _SECONDS = re.compile(r"\d{1,9}(?:\.\d+)?")
@@ -22,13 +22,13 @@ _RETRY_INFO = "google.rpc.RetryInfo"
 
 
 def backoff(attempt: int) -> float:
-    """The seconds to wait after this attempt (the first is 1), if the upstream does not say how long."""
+    """The seconds to wait after this attempt (the first is 1), if the upstream does not demand a pause."""
     return _FIRST_PAUSE * 2.0 ** (attempt - 1)
 
 
 def pause_after(status: int, headers: Headers, body: bytes, attempt: int, *, now: float) -> float | None:
-    """The seconds to wait after a refusal; None if a retry is no use, or only after more than MAX_PAUSE. `now`: seconds
-    since the epoch."""
+    """The seconds to wait after a refusal; None if a retry is useless, or possible only after more than MAX_PAUSE.
+    `now`: seconds since the epoch."""
     if status not in _RETRIED:
         return None
     requested = max((*_retry_after(headers, now), *_retry_info(body)), default=None)
@@ -51,7 +51,7 @@ def _retry_after(headers: Headers, now: float) -> Iterable[float]:
 
 
 def _retry_info(body: bytes) -> Iterable[float]:
-    """The retryDelay of a Google error, or of a list of Google errors."""
+    """The retryDelay values of a Google error, or of a list of Google errors."""
     if _RETRY_INFO.encode() not in body:
         return
     try:

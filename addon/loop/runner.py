@@ -1,9 +1,9 @@
 """Drives the answer machine over a loop: sends requests upstream, runs calls as soon as they are complete, and makes
-one answer of it all.
+one answer from all rounds.
 
-`Runner.output` yields a `Head` and then the bytes of the answer's body. Closing it, as when the client hangs up,
-cancels the running calls and ends the requests. A finished answer counts as delivered once `settle_handover` is called;
-until then the same request, sent again, gets the rest of it.
+`Runner.output` yields a `Head` and then the bytes of the answer's body. Closing it, for example when the client hangs
+up, cancels the running calls and ends the requests. A finished answer counts as delivered only after `settle_handover`;
+until then a retry of the request gets the rest of it.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Runner:
         self._all_calls: list[str] = []  # ids of all steps
         self._next: Send | Wait | None = None
         self._headers: Headers = ()
-        self._outcome = "hung_up"  # unless the loop ends otherwise
+        self._outcome = "hung_up"  # until the loop ends otherwise
         self._is_closed = False
         self._cancelled_calls: list[asyncio.Task[Document]] = []
 
@@ -105,7 +105,7 @@ class Runner:
 
     async def output(self) -> Output:
         """The answer. Raises httpx2.RequestError if the upstream cannot be reached, or breaks off, in the first round.
-        An answer that cannot be decompressed is an error response in any round."""
+        An answer that cannot be decompressed becomes an error response in any round."""
         try:
             outputs = self._perform(await self._begin())
             while True:
@@ -137,15 +137,15 @@ class Runner:
             await self.executors.wait_cancelled(self._cancelled_calls)
 
     async def _close(self, *, patience: float = 0.0) -> None:
-        """The loop has ended: note how. Waits for the store only, since the client may be sending the request again; if
-        the store fails, for up to `patience` seconds. Idempotent."""
+        """Record how the loop ended. Waits only for the store, because the client may already be retrying; if the store
+        fails, for up to `patience` seconds. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         if effects := self.machine.close():
             async for _ in self._perform(effects):
-                pass  # these effects concern the records alone
-        self.step.complete.set()  # workers' calls go on
+                pass  # these effects only change records
+        self.step.complete.set()  # workers' calls continue
         self._count()
         if not self._ended:
             own = [call_id for call_id in self._calls if call_id not in self.step.external]  # others answer the rest
@@ -154,7 +154,7 @@ class Runner:
             await note_broken(self.grafter, self.machine, patience=patience)
 
     async def _begin(self) -> Iterable[Effect]:
-        """The beginning, or the continuation of an answer to the same request that broke off."""
+        """Start the loop, or continue a broken-off answer to the same request."""
         try:
             resumption = await take_over_answer(self.grafter, self.exchange)
         except StoreUnavailable as error:
@@ -168,11 +168,11 @@ class Runner:
 
     @property
     def first_turn(self) -> str:
-        """The id of the first candidate's turn, if it ended cleanly, else ""."""
+        """The turn id of the first candidate, or "" if the turn has not ended cleanly."""
         return self.machine.first_turn
 
     async def settle_handover(self, whole: bool = True) -> None:
-        """Note that the client has the whole answer, or never will. An answer that broke off was noted before."""
+        """Note that the client has the whole answer, or never will. A broken-off answer was noted before."""
         if not self._ended:
             return
         if whole:
@@ -181,12 +181,12 @@ class Runner:
             await note_broken(self.grafter, self.machine)
 
     async def cut_off(self) -> None:
-        """Note that the client or the proxy has ended the answer, after `output` was closed. How much of it the client
-        has read is unknown."""
+        """Note, after `output` was closed, that the client or the proxy ended the answer. How much of it the client has
+        read is unknown."""
         await note_beginnings(self.grafter, self.machine)
 
     def stopped(self) -> Iterator[Head | bytes]:
-        """The error for the client if the proxy stops before the answer has ended, once `output` is closed."""
+        """The error for the client if the proxy stops before the answer has ended, after `output` was closed."""
         if self._ended:
             return
         for effect in self.machine.fail(503, "UNAVAILABLE", replies.PROXY_ENDING):
@@ -216,7 +216,7 @@ class Runner:
                 case End(outcome):
                     self._end(outcome)
                     if not self._ended:
-                        # without a server, only this process gets the retry, and makes the late writes first
+                        # without a server, only this process can get the retry, and it makes the late writes first
                         await self._close(patience=PATIENCE if self.grafter.store.traffic is not None else 0.0)
                 case _:
                     if (instead := await self._record(effect)) is not None:
@@ -232,7 +232,7 @@ class Runner:
             self._summarise_call(call)
 
     def _end_round(self) -> None:
-        """Note when the last round has ended, if it has not."""
+        """Record the end of the last round, if it is not recorded."""
         rounds = self.exchange.summary.loop
         if rounds and rounds[-1].ended is None:
             rounds[-1].ended = time.monotonic()
@@ -248,7 +248,7 @@ class Runner:
         task.add_done_callback(partial(_note_end, summary, clock, clock()))
 
     async def _record(self, effect: Effect) -> list[Effect] | None:
-        """As `record`. The last save of a turn waits until the results of its calls are stored."""
+        """Call `record`. The last save of a turn waits until the results of its calls are stored."""
         if isinstance(effect, Save):
             self._calls += [call.call_id for call in effect.calls]
             self._all_calls += [call.call_id for call in effect.calls]
@@ -261,7 +261,7 @@ class Runner:
         return await record(self.grafter, self.machine, effect)
 
     def _own_headers(self) -> Headers:
-        """Headers of a stream that begins with parts of an earlier answer, before the upstream's stream begins."""
+        """Headers of a stream that begins with parts of an earlier answer, before any upstream answer."""
         framing = self.machine.framing or Framing.JSON
         return [(b"content-type", replies.content_type(framing.value).encode())]
 
@@ -282,7 +282,7 @@ class Runner:
         if not goes_on:
             self._begin_step()
         calls_before = len(self._calls)
-        is_first = self.machine.rounds == 1  # the client itself repeats it
+        is_first = self.machine.rounds == 1  # the client itself retries it
         for attempt in range(1, _TRIES + 1):
             is_last = is_first or attempt == _TRIES
             try:
@@ -313,7 +313,7 @@ class Runner:
                 yield out
 
     async def _give_up(self, error: Exception) -> Output:
-        """Give the client an error, unless its answer has ended with one."""
+        """Send the client an error, unless its answer has already ended with one."""
         if not self.machine.is_over:
             async for out in self._perform(self.machine.fail(*_upstream_failure(error))):
                 yield out
@@ -355,7 +355,8 @@ class Runner:
     async def _tools(self, calls: Iterable[CapturedCall]) -> Output:
         """Wait for the calls of the step."""
         self.step.complete.set()
-        self.machine.summarise()  # a client may hang up while they run, and its line is written before this loop ends
+        # a client may hang up while they run, and its log line is written before this loop ends
+        self.machine.summarise()
         if tasks := [task for task in self.step.tasks.values() if not task.done()]:
             async for out in self._silence(tasks):
                 yield out
@@ -372,7 +373,7 @@ class Runner:
             waiting.cancel()
 
     async def _silence(self, tasks: Iterable[asyncio.Task[Any]]) -> Output:
-        """Wait for all of these, and keep a silent stream alive."""
+        """Wait for all of these tasks, sending keep-alive events in a stream."""
         running = set(tasks)
         while running:
             _, running = await asyncio.wait(running, timeout=self.grafter.settings.keepalive or None)
@@ -383,12 +384,12 @@ class Runner:
 def _note_end(summary: CallSummary, clock: Callable[[], float], began: float, task: asyncio.Task[Document]) -> None:
     summary.seconds = clock() - began
     if summary.run is not None:
-        summary.ran, summary.run = summary.run.ran_at, None  # which holds the call's arguments and more
+        summary.ran, summary.run = summary.run.ran_at, None  # `run` holds the call's arguments and more
     summary.state = "failed" if task.cancelled() or task.exception() or "error" in task.result()["response"] else "done"
 
 
 def _upstream_failure(error: Exception) -> tuple[int, str, str]:
-    """The error for the client about a failed upstream: code, status, message."""
+    """The code, status and message of the error that the client gets if the upstream fails."""
     message = str(error) or type(error).__name__
     if isinstance(error, AnswerTooLong):
         return 502, "UNAVAILABLE", message

@@ -1,7 +1,7 @@
-"""Runs each loop in a task of its own, and buffers its output until it is taken.
+"""Runs each loop in a separate task, and buffers its output until it is taken.
 
-A callable that mitmproxy streams through cannot await; a task can. How the output reaches the client is not known here:
-no port, connection, address or secret is involved.
+A callable that mitmproxy streams through cannot await; a task can. This module knows nothing about how output reaches
+the client: no port, connection, address or secret.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from addon.loop.runner import Head, Runner
 logger = logging.getLogger("toolgraft")
 
 _AHEAD = 64 * 1024
-"""Bytes of output that a loop may buffer."""
+"""The most bytes of output that a loop may buffer."""
 
 _FAREWELL = 1.0
-"""Seconds in which clients are sent the error that the proxy stops."""
+"""Seconds for sending clients the error that the proxy stops."""
 
 Send = Callable[[Head | bytes], Awaitable[None]]
 
 
 class LoopAnswer:
-    """The answer of one loop while it is sent. `error`: why it broke off. `is_sent()`: whether the client was sent the
-    whole answer. `streams()`: whether output is sent as soon as it is taken. `stopping`: the proxy ends the answer, and
-    not the client. `was_caught_up`: the client was sent all output before it hung up. `kept`: the body so far; None if
-    it is not kept."""
+    """The answer of one loop while it is sent. `error`: why it broke off. `is_sent()`: whether the whole answer was
+    sent to the client. `streams()`: whether output is sent as soon as it is taken. `stopping`: the proxy, not the
+    client, ends the answer. `was_caught_up`: all output was sent before the client hung up. `kept`: the body so far;
+    None if it is not kept."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class LoopAnswer:
 
     @property
     def over(self) -> bool:
-        """Whether the answer has ended, and all of it was taken."""
+        """Whether the answer has ended and all of it was taken."""
         return self._ended and not self._pieces
 
     def run(self, task: asyncio.Task[None]) -> None:
-        """Set the task that puts the pieces; the answer ends with it."""
+        """Set the task that produces the answer, which ends with the task."""
         self._task = task
         task.add_done_callback(self._end)
 
     async def put(self, piece: Head | bytes) -> None:
-        """Add a piece. Returns once the client is not too far behind."""
+        """Add a piece. Returns when the buffer has room."""
         self._pieces.append(piece)
         self._changed.set()
         if isinstance(piece, bytes):
@@ -77,7 +77,7 @@ class LoopAnswer:
             await self._drained.wait()
 
     async def take(self) -> list[Head | bytes]:
-        """The pieces since the last call, as soon as there are any; none if the answer has ended."""
+        """The pieces since the last call, as soon as one exists; empty if the answer has ended."""
         while not self._pieces and not self._ended:
             self._changed.clear()
             await self._changed.wait()
@@ -86,19 +86,20 @@ class LoopAnswer:
         return pieces
 
     def cancel(self) -> None:
-        """The client has hung up, or the proxy stops. Cancels the loop only once, so that it can clean up."""
+        """Cancel the loop because the client has hung up or the proxy stops. Cancels only once, so that the loop can
+        clean up."""
         if self._task is not None and not self._task.cancelling():
             self.was_caught_up = not self._pieces and self._streams()
             self._task.cancel()
 
     def settle_handover(self, whole: bool) -> None:
-        """The client has received the whole answer, or hung up before. To be called once."""
+        """Record, once, whether the client received the whole answer or hung up before."""
         if self._ended:  # otherwise the cancelled loop settles it
             self._settle(whole)
 
     def end(self) -> None:
-        """All pieces are there. To be called before the task ends, so that nobody waits another turn of the event loop
-        to learn it."""
+        """End the answer after its last piece. Called before the task ends, so that no waiter needs another turn of the
+        event loop."""
         self._ended = True
         self._changed.set()
 
@@ -114,7 +115,7 @@ class LoopAnswer:
 
 
 class LoopServer:
-    """Runs the loops of the proxy's own clients. Its length is the number of running loops."""
+    """Runs the loops of the proxy's clients. Its length is the number of running loops."""
 
     def __init__(self) -> None:
         self._answers: dict[asyncio.Task[None], LoopAnswer] = {}
@@ -130,7 +131,7 @@ class LoopServer:
         keeps: bool = False,
     ) -> LoopAnswer:
         """Begin a loop. After `stop`, its answer breaks off before it begins. `is_sent` and `streams` as in
-        `LoopAnswer`; `keeps`: its body is kept."""
+        `LoopAnswer`. `keeps`: keep its body."""
         answer = LoopAnswer(is_sent, streams, partial(self._settle, runner), keeps=keeps)
         task = asyncio.ensure_future(_answer(runner, answer))
         self._answers[task] = answer
@@ -146,7 +147,7 @@ class LoopServer:
         task.add_done_callback(self._settling.discard)
 
     async def stop(self) -> None:
-        """Returns once the loops have ended, and their clients were sent an error."""
+        """Stop all loops. Returns when they have ended and the error was sent to their clients."""
         self._stopped = True
         answers = dict(self._answers)
         for answer in answers.values():
@@ -157,7 +158,7 @@ class LoopServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
                     while not all(answer.is_sent() for answer in answers.values()):  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)  # mitmproxy tells nobody when it has sent something
+                        await asyncio.sleep(0.01)  # mitmproxy does not report when it has sent something
         if self._settling:
             await asyncio.wait(set(self._settling))
 
@@ -166,8 +167,8 @@ class LoopServer:
 
 
 async def _answer(runner: Runner, answer: LoopAnswer) -> None:
-    """Send the output of a loop. If the upstream breaks off, the answer breaks off; if the proxy stops, the client gets
-    an error."""
+    """Put the output of a loop into its answer. If the upstream breaks off, so does the answer; if the proxy stops, the
+    client gets an error."""
     send, has_begun = answer.put, False
     output = runner.output()
     try:

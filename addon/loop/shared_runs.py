@@ -1,7 +1,7 @@
 """Shares results among calls: one run for identical calls in flight, and a cache of results for `cache_ttl` seconds.
 
-Calls are identical if they have exactly the same arguments, session, tool, and version of its declaration and executor.
-The results of a session are dropped when its version changes: its tools were replaced, or it was deleted.
+Identical calls have exactly the same arguments, session, tool, and version of its declaration and executor. A session's
+results are dropped when its version changes: its tools were replaced, or it was deleted.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from cachetools import TLRUCache
 from addon.tools.outputs import ToolOutput
 
 MAX_CACHE = 64 * 1024 * 1024  # bytes of cached results
-MAX_SESSIONS = 10_000  # sessions with cached results: clients name sessions as they like
+MAX_SESSIONS = 10_000  # sessions with cached results: clients choose session names
 
 
 class RunKey(NamedTuple):
@@ -29,7 +29,7 @@ class RunKey(NamedTuple):
 
 @dataclass(slots=True)
 class _SharedRun:
-    """One run shared by identical calls. `waiting`: the number of calls that wait for it."""
+    """One run shared by identical calls. `waiting`: how many calls wait for it."""
 
     task: asyncio.Task[ToolOutput]
     waiting: int = 0
@@ -59,8 +59,8 @@ class SharedRuns:
         cache_ttl: float | None,
     ) -> ToolOutput:
         """The result of `run`, or of an identical call. `version`: the session's version when the call began. `share`:
-        a run in flight may be shared; `cache_ttl`: seconds for which a result is reused. Raises the run's errors; a
-        failure is not cached."""
+        use a run in flight. `cache_ttl`: seconds for which a result is reused. Raises the run's errors; failures are
+        not cached."""
         if self._versions.setdefault(key.session, version) != version:
             self.forget(key.session)
             self._versions[key.session] = version
@@ -82,7 +82,8 @@ class SharedRuns:
             del self._in_flight[key]
 
     def forget_all(self) -> None:
-        """Drop the results of all sessions: the tools that gave them may have changed."""
+        """Drop the results of all sessions: their tools may have changed. Run identical calls once. The run is
+        cancelled when no call waits for it any longer."""
         for session in list(self._versions):
             self.forget(session)
 

@@ -1,5 +1,5 @@
 """The tool sources named in the settings, as one source that can be changed while the proxy runs. Each kind is imported
-only if it is used: without the MCP SDK the proxy starts in two thirds of the time."""
+only if it is used: without the MCP SDK, the proxy starts in two thirds of the time."""
 
 import asyncio
 import hashlib
@@ -15,16 +15,16 @@ from addon.tools.daemon_pool import DaemonPool
 from addon.tools.mcp_pins import PinnedSource, Pins
 
 _IMPORT_TIMEOUT = 60.0
-"""Seconds that the import of a changed tools file may take."""
+"""The longest import of a changed tools file, in seconds."""
 
 _SERVER_TIMEOUT = 60.0
-"""Seconds that a changed server may take to come up. Nobody waits for it, as a start does."""
+"""Seconds for a changed server to come up. Longer than at a start, because nobody waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """A source as the files describe it. Two with the same `identity` are the same source. `make` raises SourceError;
-    `is_slow`: it may run for long."""
+    """A source as described by the files. Two with the same `identity` are the same source. `make` raises SourceError.
+    `is_slow`: `make` may run for long."""
 
     identity: Hashable
     name: str
@@ -41,8 +41,8 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Sources that are open, but not in use yet. `used`: the names of those that are added or changed, without servers
-    that are not up; `left_out`: of those that are not used any more."""
+    """Sources that are open, but not in use yet. `used`: the names of added or changed sources, without servers that
+    are down. `left_out`: the names of sources that are no longer used."""
 
     entries: list[_Entry]
     tools: ToolTable
@@ -53,7 +53,7 @@ class Change:
 
 
 class ProxySources:
-    """`combined` has the tools of all sources. The constructor imports Python files and starts nothing. Raises
+    """`combined` has the tools of all sources. The constructor imports Python files but starts nothing. Raises
     SourceError."""
 
     def __init__(self, settings: Settings, pins: Pins | None = None) -> None:
@@ -66,7 +66,7 @@ class ProxySources:
         self.combined = Combined([entry.source for entry in self._entries], name="graft_tools and graft_mcp")
 
     async def prepare(self, settings: Settings) -> Change:
-        """Open what is new in the settings or in the files that they name. Nothing changes before `apply`. Raises
+        """Open the sources that are new in the settings or in their files. Nothing changes before `apply`. Raises
         SourceError, also if a server that was up would be replaced by one that does not come up."""
         free, entries, new = list(self._entries), list[_Entry](), list[_Entry]()
         pinned = self._pins.current() if self._pins is not None else {}
@@ -89,14 +89,14 @@ class ProxySources:
         return Change(entries, tools, [entry.source for entry in new], list(used), list(left_out), pinned)
 
     def apply(self, change: Change) -> None:
-        """Use the prepared sources from now on. Calls in progress end where they began."""
+        """Use the prepared sources from now on. Calls in progress end with their old source."""
         self._entries = change.entries
         self.combined.replace([entry.source for entry in change.entries], change.tools)
         if self._pins is not None:
             self._pins.keep_only(state.name for state in self.combined.server_states())
 
     async def discard(self, change: Change) -> None:
-        """Close the prepared sources: they are not used."""
+        """Close the prepared sources without using them."""
         await self.combined.discard(change.new)
         self._restore_pins(change.pinned)
 
@@ -121,7 +121,7 @@ class ProxySources:
             yield from self._servers(path, settings, names)
 
     def _servers(self, path: str, settings: Settings, names: dict[str, int]) -> Iterator[_Spec]:
-        """`names`: how often each name of a server was met: its tools are pinned under a unique one."""
+        """`names`: how often each server name has occurred; a server's tools are pinned under a unique name."""
         from addon.tools.mcp_bounds import McpBounds
         from addon.tools.mcp_config import read_servers
         from addon.tools.mcp_servers import server_source
@@ -145,12 +145,12 @@ def _python(path: str) -> _Spec:
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).digest()
     except (OSError, ValueError):
-        digest = b""  # PythonSource says what is wrong
+        digest = b""  # PythonSource reports the error
     return _Spec(("python", path, digest), path, lambda: PythonSource(path), is_slow=True)
 
 
 def sources_of(settings: Settings, pins: Pins | None = None) -> ProxySources | None:
-    """None if there are no sources, and no configuration file that may add some. Raises SourceError."""
+    """None: no sources are set, and no configuration file may add some. Raises SourceError."""
     if not (settings.tools or settings.mcp or settings.config):
         return None
     return ProxySources(settings, pins)

@@ -1,4 +1,4 @@
-"""The running calls of one step, and their order: `after` names the tools whose calls must end first."""
+"""The running calls of one step, and their order. `after` names the tools whose calls must end first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -10,7 +10,7 @@ from addon.core.framing.documents import Document
 
 class RunningCall(Protocol):
     """A call that is run here. `has_begun`: the proxy may have run it. `has_worker`: it was released to workers.
-    `ran_at`: when it was run, or released to them, on the monotonic clock; None: it was not."""
+    `ran_at`: when either happened, on the monotonic clock; None: neither has."""
 
     has_begun: bool
     has_worker: bool
@@ -23,9 +23,9 @@ class RunningCall(Protocol):
 
 @dataclass(slots=True)
 class RunningStep:
-    """All fields are by call id. `names`: the tools, in call order. `tasks`, `runs`: the calls that were begun here.
-    `after`: the tools that each of them waits for. `external`: waits for the end of a call that is answered elsewhere.
-    `complete` is set when no more calls can come."""
+    """All dicts are by call id. `names`: the tools, in call order. `tasks`, `runs`: the calls begun here. `after`: the
+    tools that each of them waits for. `external`: functions that wait for a call answered elsewhere. `complete` is set
+    when no more calls can come."""
 
     names: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, asyncio.Task[Document]] = field(default_factory=dict)
@@ -35,7 +35,8 @@ class RunningStep:
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, call_id: str, name: str, after: Collection[str], run: RunningCall) -> asyncio.Task[Document]:
-        """Begin a call. Its order is noted before its task is created: an event loop may begin a task at once."""
+        """Begin a call. Stores its order before creating its task, because an event loop may begin a task
+        immediately."""
         self.names[call_id], self.after[call_id], self.runs[call_id] = name, after, run
         task = self.tasks[call_id] = asyncio.ensure_future(run.response(self))
         task.set_name(name)

@@ -1,7 +1,7 @@
-"""Which handler runs a session's calls of a tool, and by which rules.
+"""Selects the handler for a session's calls of a tool, and their rules.
 
-If the session declares a tool, the proxy's tool of the same name is ignored entirely: mixing the two could lose an
-approval that one of them requires.
+If the session declares a tool, the proxy's tool of the same name is ignored entirely: a mixture of the two could lose
+an approval that one of them requires.
 """
 
 import enum
@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Handler(enum.Enum):
-    """Runs or answers the calls of a tool."""
+    """What runs or answers the calls of a tool."""
 
     SOURCE = "a tool source of the proxy"
     ENDPOINT = "an HTTP endpoint"
@@ -32,7 +32,7 @@ class Handler(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How the calls of a tool are run. `executor`: of an HTTP endpoint; `declaration`: None for an unknown tool."""
+    """How the calls of a tool run. `executor`: of an HTTP endpoint. `declaration`: None for an unknown tool."""
 
     name: str
     handler: Handler
@@ -50,7 +50,7 @@ class Binding:
 
 
 def handler_of(config: SessionConfig, tools: Mapping[str, Tool], name: str) -> Handler:
-    """The handler of a tool. Cheap: called for each tool in each request."""
+    """The handler of a tool. Cheap, because it is called for each tool in each request."""
     if name in config.declared:
         return _handler(config.toolset.rules.get(name, _NO_RULES).executor)
     return Handler.SOURCE if name in tools else Handler.NOBODY
@@ -95,7 +95,7 @@ def _handler(executor: Executor | None) -> Handler:
 
 
 def _schema(declaration: Document) -> Document | None:
-    """The JSON Schema of the arguments, if the declaration has one."""
+    """The JSON Schema of the arguments, if declared."""
     if "parametersJsonSchema" in declaration:
         schema: Document = declaration["parametersJsonSchema"]
         return schema

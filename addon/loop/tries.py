@@ -1,4 +1,5 @@
-"""Runs a session's tool for somebody who tries it. The call is stored as any other, but belongs to no conversation."""
+"""Runs a session's tool for a person who tries it. The call is stored like any other, but belongs to no
+conversation."""
 
 import asyncio
 import secrets
@@ -17,13 +18,13 @@ from addon.web.problems import Problem
 from store.models import Call, Owner, Slot, Step, Turn
 
 _AT_ONCE = 8
-"""Tries that run at a time; others wait."""
+"""The most tries that run in parallel; others wait."""
 _TARGET = Target(TRY, Operation.GENERATE, Framing.JSON, "", (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the call comes from: no model."""
+    """The source of the call's record: no model."""
 
     config: SessionConfig
     model: str = ""
@@ -31,7 +32,7 @@ class _Source:
 
 
 class Tries:
-    """`config`: gives a session's configuration, None if it has no tools."""
+    """`config`: returns a session's configuration, None if it has no tools."""
 
     def __init__(self, executors: Executors, config: Callable[[str], Awaitable[SessionConfig | None]]) -> None:
         self._executors = executors
@@ -39,8 +40,8 @@ class Tries:
         self._limit = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, session: str, name: str, args: Document, check: Callable[[Owner], None]) -> Call:
-        """Store a call of the tool, and run it by the tool's rules. `check` raises if the caller may not try what this
-        owner runs. Raises Problem (404, 409, 422) and StoreError; nothing is stored then."""
+        """Store a call of the tool, and run it by the tool's rules. `check` raises if the caller may not try calls of
+        this owner. Raises Problem (404, 409, 422) and StoreError; then nothing is stored."""
         config = await self._config(session)
         if config is None or name not in config.toolbox.names:
             raise Problem(404, f"session {session} has no tool {name}", tool=name)
@@ -66,7 +67,7 @@ class Tries:
 
 
 def _turn_of(session: str, call: CapturedCall, now: float) -> Turn:
-    """The store keeps no call without a turn. This one has no keys, so no history leads to it."""
+    """A turn for the call, because the store keeps no call without one. It has no keys, so no history finds it."""
     content = {"role": "model", "parts": [{"functionCall": {"name": call.name, "args": call.args}}]}
     return Turn(
         turn_id=new_turn_id(),

@@ -1,6 +1,6 @@
 """Sends the requests of a loop to Gemini, through pooled connections and a watcher.
 
-The watcher may change each request and each answer: for mitmproxy an exchange is a flow, whose hooks see both.
+The watcher can change each request and each answer. For mitmproxy an exchange is a flow, and its hooks see both.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ _TIMEOUT = httpx2.Timeout(connect=30, read=600, write=60, pool=60).as_dict()
 """`read`: for each piece of an answer. `write`: for each piece of a request."""
 
 _PIECE = 256 * 1024
-"""Bytes of a larger body that are sent at a time. TLS encrypts all that it is given at once, while the event loop
-waits, and the time-out holds for each piece."""
+"""Larger bodies are sent in pieces of this many bytes. TLS encrypts a whole piece while the event loop waits, and the
+time-out holds for each piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Destination and headers of a loop's requests, as in the client's request."""
+    """URL and headers of a loop's requests, from the client's request."""
 
     method: str
     url: str
@@ -54,7 +54,7 @@ class Outgoing(NamedTuple):
 
 
 class Received(NamedTuple):
-    """An answer as the loop gets it. `body`: None if it streams."""
+    """An answer as the loop receives it. `body`: None if it streams."""
 
     status: int
     headers: Headers
@@ -62,11 +62,11 @@ class Received(NamedTuple):
 
 
 class UpstreamExchange(Protocol):
-    """One request and its answer, as the watcher changes them. Raises no errors of httpx2.
+    """One request and its answer, as changed by the watcher. Raises no errors of httpx2.
 
-    `outgoing`: the request to send, or the answer if the watcher has one already. `receive_head` returns the head for
-    the loop, or None if the watcher needs the whole body first: then `receive_body` returns the answer. `transform`
-    returns each chunk of a streamed body as the loop gets it; b"" is the end. `close` ends the exchange."""
+    `outgoing`: the request to send, or the answer if the watcher already has one. `receive_head` returns the head for
+    the loop, or None if the watcher needs the whole body first; then `receive_body` returns the answer. `transform`
+    returns each chunk of a streamed body for the loop; b"" marks the end. `close` ends the exchange."""
 
     @property
     def outgoing(self) -> Outgoing | Received: ...
@@ -81,7 +81,7 @@ class UpstreamExchange(Protocol):
 
 
 class Watcher(Protocol):
-    """Sees every exchange: mitmproxy's addons can change it as if mitmproxy had sent the request."""
+    """Sees every exchange, so that mitmproxy's addons can change it as if mitmproxy had sent the request."""
 
     async def begin(self, address: Address, body: bytes) -> UpstreamExchange: ...
 
@@ -107,7 +107,7 @@ class Upstream:
     ) -> AsyncIterator["UpstreamAnswer"]:
         """Send one request. Raises httpx2.RequestError if there is no answer; reading the body may raise it too, and
         does so after `max_bytes`. `abandoned` is called if the answer is no longer wanted, before the exchange is
-        closed, which may take long."""
+        closed, because closing may take long."""
         exchange = await self.watcher.begin(address, body)
         error: str | None = "the loop ended before the answer did"
         try:
@@ -140,7 +140,7 @@ def _request(outgoing: Outgoing) -> httpx2.Request:
 
 
 class _Pieces(httpx2.AsyncByteStream):
-    """A large body. It is read again if an HTTP/2 server says that it did not process the request."""
+    """A large body. It is read again if an HTTP/2 server reports that it did not process the request."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -151,7 +151,7 @@ class _Pieces(httpx2.AsyncByteStream):
 
 
 class UpstreamAnswer:
-    """`ends_with_connection`: neither a length nor a last chunk tells the body's end, so it may have been cut off."""
+    """`ends_with_connection`: only the end of the connection ends the body, so it may have been cut off."""
 
     def __init__(
         self,
@@ -199,8 +199,8 @@ async def _answer(
 
 def _body_of(response: httpx2.Response, max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:
     """The decompressed body without the request's credentials: an error may repeat the key, and is shown and stored.
-    httpx2 knows fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError; for
-    an unknown encoding at once."""
+    httpx2 supports fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError, for an unknown encoding
+    before the body is read."""
     values = [value for name, value in response.headers.raw if name.lower() == b"content-encoding"]
     encoding = b", ".join(values).decode("latin-1")
     decompress = decompressor(encoding, max_bytes)
