@@ -13,7 +13,7 @@ def main() -> None:
         check_command_line(sys.argv[1:])
     except ValueError as error:
         sys.exit(f"toolgraft: {error}")
-    # Without the command line's libraries: the proxy starts at once, and every argument is mitmproxy's.
+    # Without the command line's libraries, the proxy starts sooner. All further arguments are mitmproxy's.
     if sys.argv[1:2] == ["serve"] and not set(_HELP) & set(sys.argv[2:3]):
         serve(sys.argv[2:])
     from addon.cli.app import main as run_command

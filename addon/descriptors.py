@@ -4,7 +4,7 @@ _TARGET = 65_536
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of descriptors as far as possible. Returns the number of descriptors available."""
+    """Raise the soft limit of descriptors as far as possible. Returns the number available."""
     try:
         import resource
     except ImportError:
@@ -21,5 +21,6 @@ def raise_descriptor_limit() -> int:
 
 
 def control_connections(most: int, descriptors: int) -> int:
-    """How many connections the control API may have: `graft_max_connections`, or an eighth of few descriptors."""
+    """The most connections for the control API: `graft_max_connections`, or an eighth of the descriptors if those are
+    few."""
     return min(most, max(descriptors // 8, 4))

@@ -14,9 +14,9 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 def exit_with_loop(still_running: Callable[[], list[str]]) -> None:
-    """When the event loop ends and has cancelled its tasks, the process has GRACE seconds to close the loop and GRACE
-    seconds to exit; then it is ended by force, with status 0. A program that continues without the loop is not ended.
-    `still_running` names calls that still run, for the message. Call this in the loop, when all else is closed."""
+    """When the event loop has ended and cancelled its tasks, give the process GRACE seconds to close the loop and GRACE
+    seconds to exit, then end it by force with status 0. A program that continues without the loop is not ended.
+    `still_running` names running calls for the message. Call this in the loop, when all else is closed."""
     task = asyncio.ensure_future(_watch(asyncio.get_running_loop(), still_running))
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
@@ -42,12 +42,12 @@ def _end(loop: asyncio.AbstractEventLoop, still_running: Callable[[], list[str]]
     )
     last = threading.Thread(target=_print, args=(message,), daemon=True)
     last.start()
-    last.join(1)  # nobody may be reading the output
+    last.join(1)  # the reader of the output may be gone
     os._exit(0)
 
 
 def _is_ending() -> bool:
-    """Whether the interpreter waits for threads. For executors' threads it does so while the main thread is alive."""
+    """Whether the interpreter waits for threads. It waits for executors' threads while the main thread is alive."""
     return getattr(threading, "_SHUTTING_DOWN", False) or not threading.main_thread().is_alive()
 
 

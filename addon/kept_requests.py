@@ -1,5 +1,5 @@
-"""The requests whose bodies are kept in memory, to be shown, sent again or rewritten again: at most a number of them
-(`graft_keep_requests`) and MOST_BYTES. What leaves this module is without secrets."""
+"""Keeps recent requests with their bodies in memory, so that they can be shown, sent again or rewritten again: at most
+`graft_keep_requests` of them and MOST_BYTES. Other modules get them without secrets."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -14,35 +14,35 @@ from addon.surfaces.incoming import Incoming
 MOST_BYTES = 64 * 1024 * 1024
 
 _PER_REQUEST = 1024
-"""Bytes that a request takes besides its bodies, about."""
+"""The approximate memory use of a request in bytes, besides its bodies."""
 
 _CONNECTION_HEADERS = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding", b"proxy-authorization")
 )
-"""They describe the connection, not the request."""
+"""Headers that describe the connection, not the request."""
 
 SECRET = "REMOVED"
-"""In place of a secret header's value."""
+"""Replaces the value of a secret header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """A request with its secrets, and the body that went upstream (`sent`). Others get a `CleanRequest`."""
+    """A request with its secrets, and the body that went upstream (`sent`). Other modules get a `CleanRequest`."""
 
     incoming: Incoming
     sent: bytes
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """The approximate memory use in bytes."""
         client = self.incoming.body
         return _PER_REQUEST + len(client) + (0 if self.sent is client else len(self.sent))
 
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """A request without secrets. `client`: the body that the client sent, or that a front door made of it (`at_door`);
-    `sent`: the body that went upstream. `headers`: those that describe the request; SECRET stands for a secret value.
+    """A request without secrets. `client`: the client's body, or what a front door made of it (`at_door`). `sent`: the
+    body that went upstream. `headers`: only those of the request, not of the connection; SECRET replaces secret values.
     `asker`: the digest of who asked."""
 
     session: str
@@ -81,7 +81,7 @@ class CleanRequest:
 
 
 class KeptRequests:
-    """Bodies by the id of their request, oldest first. `most`: of requests."""
+    """Bodies by request id, oldest first. `most`: the limit of their number."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -103,7 +103,7 @@ class KeptRequests:
         return self._kept.get(request_id)
 
     def shrink(self) -> None:
-        """Drop the oldest until the bounds hold."""
+        """Drop the oldest until both limits hold."""
         while self._kept and (len(self._kept) > self.most or self.size > MOST_BYTES):
             self.size -= self._kept.popitem(last=False)[1].size
 

@@ -1,8 +1,8 @@
 """The proxy's counters, for Prometheus.
 
-Counting happens on the hot path, so it is one addition to a dict; Prometheus' objects are made only when the page is
-read. Labels are names from this program (surfaces, operations, kinds of error), never data from clients. So they
-contain no secrets, and the number of series is bounded.
+Counting is on the hot path, so it is one addition to a dict; Prometheus' objects are made only for a scrape. Labels are
+names from this program (surfaces, operations, kinds of error), never data from clients, so they hold no secrets and the
+number of series is bounded.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class Metrics(Collector):
-    """Counters since the start of the process, and what it holds now, in their own registry. `misses`: turns whose
-    words the ledger knows, but that were not replaced, by reason. `cache_sizes`: the bytes remembered, by kind.
-    `store`: the exchanges with the store's server, if it has one."""
+    """Counters since the start of the process, and current sizes, in a separate registry. `misses`: turns that were not
+    replaced although the ledger has their words, by reason. `cache_sizes`: bytes cached, by kind. `store`: the traffic
+    with the store's server, if it has one."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -39,7 +39,6 @@ class Metrics(Collector):
         self.store: Traffic | None = None
 
     def count_request(self, surface: str, operation: str) -> None:
-        """Count a client's request to a surface."""
         self._requests[surface, operation] += 1
 
     def count_captured(self, n: int = 1) -> None:
@@ -51,7 +50,7 @@ class Metrics(Collector):
         self._calls[outcome] += 1
 
     def count_loop(self, outcome: str, rounds: int) -> None:
-        """Count a finished loop, and its requests upstream."""
+        """Count a finished loop and its upstream requests."""
         self._loops[outcome] += 1
         self._rounds += rounds
 
@@ -65,20 +64,19 @@ class Metrics(Collector):
         self._ledger_hits += n
 
     def ledger_miss(self, reason: str) -> None:
-        """Count a turn whose words the session knows, but that was not replaced."""
+        """Count a turn that was not replaced although the session has entries with its words."""
         self.misses[reason] += 1
 
     def error(self, kind: str) -> None:
-        """Count an error of the proxy or the store."""
         self._errors[kind] += 1
 
     def render(self) -> bytes:
-        """The page, in Prometheus' text format (`CONTENT_TYPE`)."""
+        """The metrics in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self.registry)
 
     @cached_property
     def registry(self) -> CollectorRegistry:
-        """What the page is made from, once it is asked for."""
+        """The registry of the page, made at the first scrape."""
         registry = CollectorRegistry()
         registry.register(self)
         ProcessCollector(registry=registry)

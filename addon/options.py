@@ -1,4 +1,5 @@
-"""The table of the proxy's options: mitmproxy registers it, docs/options.md lists it, `Settings` parses its values.
+"""The table of the proxy's options. mitmproxy registers them, docs/options.md lists them, `Settings` parses their
+values.
 
 Nothing here imports mitmproxy.
 """
@@ -352,11 +353,11 @@ REMOVED: dict[str, str] = {
     " sessions come from toolgraft.toml. To copy a store, use `toolgraft backup`, or Redis's own backup",
     "--workers": "run several proxies on one Redis, each with its own state folder and ports (docs/scale.md)",
 }
-"""What to use instead of a removed option (`graft_NAME`), flag of `serve` (`--FLAG`) or command (`WORD WORD`)."""
+"""Replacements for removed options (`graft_NAME`), flags of `serve` (`--FLAG`) and commands (`WORD WORD`)."""
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Option values by full name, from texts as `--set` takes them: `graft_NAME=VALUE`. Raises ValueError."""
+    """Option values by full name, from texts in the form of `--set`: `graft_NAME=VALUE`. Raises ValueError."""
     values: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -368,7 +369,6 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def unknown_option(name: str) -> str:
-    """Error message for an unknown option."""
     if gone := removed(name):
         return f"{name} {gone}"
     near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
@@ -376,12 +376,12 @@ def unknown_option(name: str) -> str:
 
 
 def removed(name: str) -> str:
-    """What follows the name of a removed option or command in an error message; "" for any other name."""
+    """The end of an error message about a removed option or command; "" for any other name."""
     return f"was removed: {REMOVED[name]}" if name in REMOVED else ""
 
 
 def check_command_line(words: Sequence[str]) -> None:
-    """Raises ValueError if the arguments of `toolgraft` name a command or a flag of `serve` that was removed."""
+    """Raises ValueError if the arguments of `toolgraft` contain a removed command or flag of `serve`."""
     names = [" ".join(words[:count]) for count in (1, 2)]
     if words[:1] == ["serve"]:
         names += [word.partition("=")[0] for word in words[1:] if word.startswith("--")]

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from addon.core.security.redaction import SHORTEST, Redaction
 
 _MAX_OF_EXECUTORS = 256
-"""Executors may get new headers any number of times: those used last are remembered."""
+"""The most secrets of executors. Executors may get new headers any number of times; the last used are kept."""
 _MAX_COMBINED = 256
-"""The most clients' secrets whose redaction is kept."""
+"""The most cached redactions with secrets of clients."""
 
 
 class OwnSecrets:
@@ -19,14 +19,14 @@ class OwnSecrets:
         self._combined: dict[frozenset[str], Redaction] = {}  # cached: clients repeat the same key
 
     def learn(self, values: Iterable[str]) -> None:
-        """Learn what the proxy was configured with, which is never forgotten."""
+        """Learn secrets of the configuration, which are never dropped."""
         before = len(self._values)
         self._values.update(value for value in values if len(value) >= SHORTEST)
         if len(self._values) > before:
             self._changed()
 
     def learn_of_executor(self, values: Iterable[str]) -> None:
-        """Learn the secrets of an executor, or that it is in use."""
+        """Learn an executor's secrets, or mark them as used."""
         is_new = False
         for value in values:
             if len(value) >= SHORTEST and value not in self._values:
@@ -47,7 +47,7 @@ class OwnSecrets:
         return self._redaction
 
     def combined_with(self, values: Iterable[str]) -> Redaction:
-        """The redaction of the own secrets and these."""
+        """The redaction of the proxy's secrets and of these."""
         others = frozenset(values)
         if not others:
             return self._redaction

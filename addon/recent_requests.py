@@ -1,8 +1,6 @@
-"""The last requests to models: what the log tells about each, also while it runs, and the bodies of some. They are kept
-in memory alone.
+"""The last requests to models, also running ones: the facts of their log lines, and the bodies of some. In memory only.
 
-Nothing is made of a request before somebody asks: the summary that the log line is written from is kept as it is, and
-read where it has come to.
+A request's record is built only when it is read, from the live summary that the log line will also use.
 """
 
 import asyncio
@@ -17,19 +15,19 @@ from addon.kept_requests import Bodies, CleanRequest, KeptRequests
 from addon.session_usage import SessionUsage
 
 MOST = 100
-"""Ended requests that are kept."""
+"""The most ended requests that are kept."""
 
 _DIGITS = 8
 _MOST_RUNNING = 4096
 _MOST_LISTED = 1000
 _MOST_CALLS = 100
-"""Calls and rounds of a record."""
+"""The most calls and rounds in a record."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """`began`: on the monotonic clock. `began_at`: Unix time. `version`: of the end. `record` stands in place of
-    the summary of a request that has ended with calls, whose arguments may be large."""
+    """`began`: on the monotonic clock. `began_at`: Unix time. `version`: of the end. `record` replaces the summary of
+    an ended request with calls, whose arguments may be large."""
 
     request_id: str
     summary: Summary | None
@@ -41,7 +39,7 @@ class _Entry:
 
 
 class RecentRequests:
-    """`version` changes with each beginning and each end. `bodies`: those that are kept."""
+    """`version` changes when a request begins or ends. `bodies`: the requests with bodies."""
 
     def __init__(self, most: int = MOST, *, most_bodies: int = MOST) -> None:
         self.usage = SessionUsage()
@@ -59,7 +57,7 @@ class RecentRequests:
 
     @property
     def forgotten(self) -> int:
-        """The requests since the start that are not kept any more."""
+        """How many requests since the start are no longer kept."""
         return self._count - len(self._running) - len(self._ended)
 
     def begin(self, summary: Summary, bodies: Bodies | None = None) -> None:
@@ -71,7 +69,7 @@ class RecentRequests:
         self._changed()
 
     def end(self, summary: Summary) -> None:
-        """The summary is complete. It need not have begun."""
+        """Record the end of a request. It need not have begun here."""
         entry = self._running.pop(id(summary), None) or self._entry(summary, summary.seconds)
         entry.ended = entry.began + summary.seconds
         self.usage.count(summary)
@@ -83,21 +81,21 @@ class RecentRequests:
         entry.version = self.version
 
     def records(self, since: int = -1) -> list[dict[str, Any]]:
-        """Newest first: see `addon.control.routes.requests`. Those that have ended up to the version `since` are left
-        out."""
+        """Newest first; see `addon.control.routes.requests`. Leaves out requests that ended up to the version
+        `since`."""
         now = time.monotonic()
         ended = (entry for entry in self._ended if entry.version > since)
         entries = sorted([*ended, *self._running.values()], key=lambda one: one.began, reverse=True)
         return [self._record(entry, now) for entry in entries[:_MOST_LISTED]]
 
     def record(self, request_id: str) -> dict[str, Any] | None:
-        """One of `records`; None if it is not kept."""
+        """One of `records`; None if the request is no longer kept."""
         found = (one for one in (*self._ended, *self._running.values()) if one.request_id == request_id)
         entry = next(found, None)
         return None if entry is None else self._record(entry, time.monotonic())
 
     def clean(self, request_id: str, secret: bytes) -> CleanRequest | None:
-        """The request with its bodies, without secrets; None if they are not kept. `secret`: the store's."""
+        """The request with its bodies, without secrets; None if its bodies are not kept. `secret`: the store's."""
         record, bodies = self.record(request_id), self.bodies.get(request_id)
         return None if record is None or bodies is None else CleanRequest.of(record["session"], bodies, secret)
 
@@ -105,7 +103,7 @@ class RecentRequests:
         return _record(entry, now) | {"has_bodies": entry.request_id in self.bodies}
 
     async def change(self, version: int) -> None:
-        """Wait until something has changed since this version."""
+        """Wait until `version` differs from this one."""
         if self.version != version:
             return
         event = asyncio.Event()
@@ -127,7 +125,7 @@ class RecentRequests:
 
 
 def number_of(request_id: str) -> int:
-    """Which of the proxy's requests it is, from 1."""
+    """The number of a request, counted from 1 since the start."""
     return int(request_id[-_DIGITS:], 16)
 
 

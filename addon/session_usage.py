@@ -1,5 +1,4 @@
-"""What each session has used since the proxy was started, from the facts of the log's lines. It is kept in memory
-alone."""
+"""The usage of each session since the proxy was started, counted from ended requests. In memory only."""
 
 import time
 from collections import OrderedDict
@@ -8,13 +7,13 @@ from dataclasses import dataclass, field
 from addon.core.summaries import CALL_STATES, Summary
 
 _MOST_SESSIONS = 1000
-"""Clients name sessions, as many as they like."""
+"""Limited because clients choose session names."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """Of requests that have ended. `since`: Unix time from which on all of them are counted. `calls`: by the state that
-    each had when its request ended. `last_used_at`: Unix time of the last end; None: there was none."""
+    """Counts of ended requests. `since`: Unix time from which on all are counted. `calls`: by the state of each call
+    when its request ended. `last_used_at`: Unix time of the last end, or None."""
 
     since: float
     requests: int = 0
@@ -35,7 +34,7 @@ class Usage:
 
 
 class SessionUsage:
-    """The usage by session. Of more than `most` sessions, those that were used last are known."""
+    """The usage by session. If there are more than `most` sessions, the last used are kept."""
 
     def __init__(self, most: int = _MOST_SESSIONS) -> None:
         self._most = most
@@ -43,7 +42,7 @@ class SessionUsage:
         self._by_session: OrderedDict[str, Usage] = OrderedDict()
 
     def count(self, summary: Summary) -> None:
-        """The request has ended."""
+        """Count an ended request."""
         summary.count_end()
         now = time.time()
         usage = self._by_session.get(summary.session)
@@ -51,7 +50,7 @@ class SessionUsage:
             usage = self._by_session[summary.session] = Usage(self._since)
             if len(self._by_session) > self._most:
                 self._by_session.popitem(last=False)
-                self._since = now  # a session that is not known now may have been used before
+                self._since = now  # a session that is no longer known may have been used before
         usage.count(summary, now)
         self._by_session.move_to_end(summary.session)
 

@@ -22,7 +22,7 @@ from store.models import SESSION_FORM, SESSION_NAME, Delivery, SessionName
 
 def state_folder(configured: str = "") -> Path:
     """The folder of the database, the token and the running proxy's address: `configured`, else TOOLGRAFT_HOME, else
-    the platform's state folder of the user. Raises ValueError if the user has no home folder."""
+    the user's state folder on this platform. Raises ValueError if the user has no home folder."""
     chosen = configured or os.environ.get("TOOLGRAFT_HOME") or platformdirs.user_state_dir("toolgraft")
     found = os.path.expanduser(chosen)
     if found.startswith("~"):
@@ -55,14 +55,14 @@ class Redirect(NamedTuple):
 
 
 class ModelAlias(NamedTuple):
-    """A further name of a Gemini model at the front doors."""
+    """Another name for a Gemini model at the front doors."""
 
     name: str
     model: str
 
 
 class SessionAccess(NamedTuple):
-    """Further users of a session, besides the user of the same name; `*` for everyone."""
+    """Further users of a session, besides the user with its name; `*` for everyone."""
 
     session: str
     users: frozenset[str]
@@ -133,18 +133,18 @@ class Settings(BaseModel):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """Parse options, given by full name. Raises ValidationError, for `explain`."""
+        """Parse options by full name. Raises ValidationError; `explain` makes a message of it."""
         values = {o.name.removeprefix("graft_"): options[o.name] for o in OPTIONS if o.name in options}
         return cls.model_validate(values)
 
     def may_use(self, user: str, session: str) -> bool:
-        """Whether a signed-in user may use a session: the session of the same name, or a shared one."""
+        """Whether a signed-in user may use a session: the session with the user's name, or a shared one."""
         return user == session or any(
             session == shared.session and not shared.users.isdisjoint((user, "*")) for shared in self.session_access
         )
 
     def model(self, name: str) -> str:
-        """The model that a name stands for; the name itself if it is no alias."""
+        """The model for a name; the name itself if it is no alias."""
         return next((alias.model for alias in self.model_aliases if alias.name == name), name)
 
     @property
@@ -337,8 +337,8 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, prefix: str = "graft_") -> str:
-    """Message for the first error: the option, its value, and what is expected. Also for a session's policy, whose
-    fields have the names of options, without a prefix."""
+    """A message for the first error: the option, its value, and what is expected. For a session's policy, whose fields
+    are options without a prefix, too."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:

@@ -1,13 +1,13 @@
-"""URLs from users: checks base URLs, and masks secrets of values in messages."""
+"""URLs from users: checks base URLs, and masks secrets in messages."""
 
 import re
 from urllib.parse import SplitResult, urlsplit
 
-_MAX_CHARACTERS = 120  # characters of a value in a message
+_MAX_CHARACTERS = 120  # the most characters of a value in a message
 
 
 def base_url(url: str) -> SplitResult:
-    """The parts of a base URL of an HTTP service. Raises ValueError, whose message does not repeat the URL."""
+    """The parts of an HTTP service's base URL. Raises ValueError, whose message does not repeat the URL."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -30,7 +30,7 @@ def is_origin(url: str) -> bool:
 
 
 def redacted(value: object) -> str:
-    """A value for a message: passwords and keys in URLs are masked, and it is cut to one line."""
+    """A value for a message: cut to one line, with passwords and keys in URLs masked."""
     if not isinstance(value, str):
         return repr(value)
     head, at, tail = value.rpartition("@")
@@ -42,10 +42,10 @@ def redacted(value: object) -> str:
 
 
 MODELS_ONLY = "~models"
-"""The end of a user name in the proxy's URL that asks the proxy to decrypt only connections to models' hosts. It cannot
-be part of a session's name."""
+"""Suffix of the user name in the proxy's URL: decrypt only connections to models' hosts. No session name can contain
+it."""
 
 
 def proxy_user(text: str) -> tuple[str, bool]:
-    """The session that a user name of the proxy's URL names ("" for none), and whether it ends with MODELS_ONLY."""
+    """The session named by a user name in the proxy's URL ("" for none), and whether the name ends with MODELS_ONLY."""
     return text.removesuffix(MODELS_ONLY), text.endswith(MODELS_ONLY)

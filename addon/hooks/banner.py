@@ -35,7 +35,7 @@ def ca_file(confdir: str) -> str:
 
 
 def banner(listening: dict[str, Any], runtime: Runtime, ca: str, sessions: Sequence[Session] = ()) -> Iterator[str]:
-    """`ca`: the file of mitmproxy's CA. `sessions`: those that the store has."""
+    """`ca`: the file of mitmproxy's CA. `sessions`: those in the store."""
     settings = runtime.settings
     yield "toolgraft is up."
     for url in listening["reverse"]:
@@ -57,7 +57,7 @@ def banner(listening: dict[str, Any], runtime: Runtime, ca: str, sessions: Seque
 
 
 def _console(runtime: Runtime) -> str:
-    """The console's URL, with a code that signs in if that is needed."""
+    """The console's URL, with a sign-in code if one is needed."""
     url = f"{runtime.control_url}/console"
     sessions = None if runtime.control is None else runtime.control.api.page_sessions
     if sessions is None:

@@ -1,4 +1,4 @@
-"""The composition root: makes the parts and joins them, in their order, into one addon."""
+"""The composition root: creates the parts and joins them, in order, into one addon."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -33,8 +33,8 @@ UNAWAITED_HOOKS = ("load", "configure", "done")
 
 
 class Toolgraft:
-    """Several addons as one. mitmproxy asks each addon for each hook of a request, so a single addon costs foreign
-    traffic less than several do. For the same reason a hook returns an awaitable only if it has to wait."""
+    """Several addons as one. mitmproxy queries each addon for each hook of a request, so a single addon slows foreign
+    traffic less. For the same reason a hook returns an awaitable only if it must wait."""
 
     name = "toolgraft"
 
@@ -53,7 +53,7 @@ class Toolgraft:
 
 
 def _all_at_once(found: Sequence[Hook]) -> Hook:
-    """One hook that calls all of these at once. Returns the first awaitable, if any."""
+    """One hook that calls all of these immediately. Returns the first awaitable, if any."""
 
     def each(*arguments: Any) -> object:
         results = [hook(*arguments) for hook in found]
@@ -83,7 +83,7 @@ def _in_turn(found: Sequence[Hook]) -> Hook:
 
 
 def _refusing_on_error(hook: Hook) -> Hook:
-    """The hook, but if it raises, the request is refused. mitmproxy would log the error and send out a request in an
+    """The hook, but it refuses the request if it raises. mitmproxy would log the error and send out a request in an
     unknown state."""
 
     def refuse(flow: http.HTTPFlow) -> None:

@@ -22,9 +22,9 @@ from store.models import SESSION_NAME, Call, Status
 logger = logging.getLogger("toolgraft")
 
 _CONSOLE = Access("mitmproxy", frozenset({"admin"}), name="a command of mitmproxy's")
-"""As the audit log has it."""
+"""The name in the audit log."""
 _MOST = 50
-"""Calls that are listed: those that wait, and then the last ones."""
+"""The most calls listed: first those that wait, then the latest."""
 _LONGEST = 100
 
 
@@ -67,7 +67,7 @@ class ConsoleCommands:
 
 
 async def _list(reading: Awaitable[Sequence[Row]]) -> None:
-    """A command of mitmproxy's cannot wait for the store, so its result is logged."""
+    """Log the result, because a command of mitmproxy cannot wait for the store."""
     try:
         rows = await reading
     except StoreError as error:
@@ -110,5 +110,5 @@ def _row(call: Call, now: float) -> Row:
 
 
 def commands_of(part: object) -> Sequence[tuple[str, Any]]:
-    """The commands of an addon, by their attribute."""
+    """The commands of an addon, each with the name of its attribute."""
     return [(name, getattr(part, name)) for name, found in vars(type(part)).items() if hasattr(found, "command_name")]

@@ -1,6 +1,7 @@
-"""The content view *Gemini* of mitmproxy, mitmweb and mitmdump: a request to a model, or its answer, as a conversation.
+"""The content view *Gemini* of mitmproxy, mitmweb and mitmdump: shows a request to a model, or its answer, as a
+conversation.
 
-mitmproxy asks it only when it shows a body.
+mitmproxy calls it only when it shows a body.
 """
 
 import json
@@ -18,11 +19,11 @@ _PRIORITY = 2
 """mitmproxy's own view of JSON has 1."""
 
 _SURFACES = ("developer", "vertex", "firebase", "codeassist")
-"""Surfaces whose messages are Gemini's, maybe in an envelope."""
+"""Surfaces with Gemini's messages, possibly in an envelope."""
 
 
 class GeminiContentview(Contentview):
-    """What is no conversation is shown as JSON."""
+    """Bodies without a conversation are shown as JSON."""
 
     @property
     def name(self) -> str:
@@ -47,7 +48,7 @@ class GeminiContentview(Contentview):
 
 
 def _target_of(metadata: Metadata) -> Target | None:
-    """The operation of a message's request. Recordings have true hosts, flows of a reverse proxy may have any."""
+    """The target of a message's request. Recordings have true hosts; flows of a reverse proxy may have any."""
     flow = metadata.flow
     if not isinstance(flow, http.HTTPFlow) or not isinstance(metadata.http_message, http.Message):
         return None
@@ -63,7 +64,7 @@ def _documents(data: bytes, content_type: str, path: tuple[str, ...]) -> list[Do
 
 
 def _unwrap(document: object, path: tuple[str, ...]) -> Document:
-    """What stands in an envelope; an error has none."""
+    """The document inside an envelope. An error has no envelope."""
     if not isinstance(document, dict):
         raise ValueError("no object")
     for key in path:
@@ -75,5 +76,5 @@ def _unwrap(document: object, path: tuple[str, ...]) -> Document:
 
 
 def add_view() -> None:
-    """Make the view known to mitmproxy, which has one registry for all proxies of a process."""
+    """Register the view with mitmproxy, whose registry is shared by all proxies of a process."""
     contentviews.add(GeminiContentview())

@@ -1,4 +1,5 @@
-"""Sets the addon's options from the command line and config.yaml, whose values wait until the addon is loaded.
+"""Sets the addon's options from the command line and config.yaml. mitmproxy defers their values until the addon is
+loaded.
 
 mitmproxy would set them itself right after `load`, but if it cannot convert a value it silently serves without the
 addon. It also accepts only texts from config.yaml, where people write `graft_max_rounds: 5`.
@@ -16,8 +17,8 @@ _NAMES = [option.name for option in OPTIONS]
 
 
 def take_deferred(options: OptManager) -> dict[str, str]:
-    """Set the addon's waiting options. Returns their names, and for each where it is set: mitmproxy lets config.yaml
-    outrank `--set`. Raises ValueError, whose message names the option but not its value."""
+    """Set the addon's deferred options. Returns for each where it was set; mitmproxy lets config.yaml override `--set`.
+    Raises ValueError, whose message names the option but not its value."""
     places = {}
     for option in OPTIONS:
         if option.name in options.deferred:
@@ -32,22 +33,22 @@ def take_deferred(options: OptManager) -> dict[str, str]:
 
 
 def check_misspelt(options: OptManager) -> None:
-    """Raises ValueError if a set option that no addon knows looks like a misspelt option of this one."""
+    """Raises ValueError if an option that no addon knows looks like a misspelling of this addon's."""
     for name in options.deferred:
         if name.startswith("graft_") or difflib.get_close_matches(name.lower().replace("-", "_"), _NAMES, 1, 0.85):
             raise ValueError(unknown_option(name))
 
 
 def check_unprefixed(options: OptManager) -> None:
-    """Raises ValueError if an option that no addon knows lacks only `graft_`. Call this once all scripts are loaded: a
-    late one may define an option of this name."""
+    """Raises ValueError if an option that no addon knows only lacks `graft_`. Call this after all scripts are loaded,
+    because one of them may define an option of this name."""
     for name in options.deferred:
         if f"graft_{name}" in _NAMES:
             raise ValueError(unknown_option(name))
 
 
 def _value(option: Option, given: Any) -> str | list[str]:
-    """Convert a waiting value to the option's type."""
+    """Convert a deferred value to the option's type."""
     is_list = option.typespec is not str
     if hasattr(given, "val"):
         values = given.val  # from the command line: the texts of every --set
@@ -65,7 +66,7 @@ def _value(option: Option, given: Any) -> str | list[str]:
 
 
 def _text(value: object) -> str:
-    """A value of config.yaml, close to how it was written."""
+    """A value of config.yaml, close to its original spelling."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

@@ -1,9 +1,9 @@
-"""How a request reaches the place where it goes: a loop, another host, or its own host.
+"""Sends a request to its destination: a loop, another host, or its own host.
 
 To mitmproxy a loop is one more connection of its HTTP layer, which takes the request and returns an answer; it has no
-socket and no address that a hook could see. A request that goes to another host is sent as a copy.
+socket and no address that a hook could see. A request to another host is sent as a copy.
 
-A connection to a server serves one credential only, as the connections of loops do (`addon.tools.owned_connections`).
+A connection to a server serves one credential only, as for loops (`addon.tools.owned_connections`).
 """
 
 import asyncio
@@ -43,14 +43,14 @@ _owners: WeakKeyDictionary[Connection, tuple[bytes, ...]] = WeakKeyDictionary()
 
 def on_own_connection(flow: http.HTTPFlow, connecting: Connecting) -> Connecting:
     """Connects without reusing a connection of other credentials: late or surplus bytes from the server would end up in
-    somebody else's answer. A client may be a gateway, which sends many people's requests over one connection."""
+    another user's answer. A client may be a gateway, which sends many people's requests over one connection."""
     owner = credentials(flow.request.path, flow.request.headers.fields)
     command = next(connecting)
     while True:
         if isinstance(command, GetHttpConnection):
             _match_owner(command, owner)
         reply = yield command
-        vars(command).pop("connection_spec_matches", None)  # it refers to the command, which would stay until gc runs
+        vars(command).pop("connection_spec_matches", None)  # refers to the command, which would stay until gc runs
         try:
             command = connecting.send(reply)
         except StopIteration as end:
@@ -69,7 +69,7 @@ def _match_owner(command: GetHttpConnection, owner: tuple[bytes, ...]) -> None:
 
 
 def send_elsewhere(stream: HttpStream, request: http.Request) -> Connecting:
-    """Connects to another host, which gets this request."""
+    """Connects to another host and sends it this request."""
     flow = stream.flow
     connection, error = yield GetHttpConnection(
         (request.host, request.port), request.scheme == "https", None, flow.server_conn.transport_protocol
@@ -80,7 +80,7 @@ def send_elsewhere(stream: HttpStream, request: http.Request) -> Connecting:
         return False
     stream.context.server = flow.server_conn = connection
     original, flow.request = flow.request, request
-    # before the loop's next turn mitmproxy sends the head, or all, of the request that the flow holds now
+    # before the event loop's next turn, mitmproxy sends the head, or all, of the flow's current request
     asyncio.get_running_loop().call_soon(_put_back, flow, request, original)
     return True
 
@@ -91,8 +91,8 @@ def _put_back(flow: http.HTTPFlow, sent: http.Request, original: http.Request) -
 
 
 class MorePieces(commands.RequestWakeup):
-    """Asks mitmproxy for an event when more of the answer is available, in `pieces`, and the client has received what
-    was sent so far."""
+    """Asks mitmproxy for an event once the client has received all bytes so far and more of the answer is available, in
+    `pieces`."""
 
     def __init__(self, stream_id: int, answering: LoopAnswer) -> None:
         super().__init__(0.0)
@@ -110,8 +110,8 @@ class MorePieces(commands.RequestWakeup):
 
 
 class Loops(layer.Layer):
-    """Takes the place of a server's connection in mitmproxy's HTTP layer: requests in, answers of loops out. One
-    instance serves all loops of a client's connection."""
+    """Replaces a server's connection in mitmproxy's HTTP layer: requests in, answers of loops out. One instance serves
+    all loops of a client's connection."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -158,7 +158,7 @@ def _response(head: Head) -> http.Response:
 
 
 def take_over(stream: HttpStream, answering: LoopAnswer) -> None:
-    """Let a loop answer the stream's request, in place of its server."""
+    """Let a loop answer the stream's request instead of its server."""
     layers = stream.context.layers
     parent = layers[layers.index(stream) - 1]
     assert isinstance(parent, HttpLayer)

@@ -24,12 +24,12 @@ _POLL_INTERVAL = 0.02
 """Seconds between two checks for requests in flight. mitmproxy has no event for the end of a response."""
 
 _FAREWELL = 1.0
-"""Seconds in which clients are sent the error that the proxy ends."""
+"""Seconds for sending clients the error that the proxy ends."""
 
 
 class _Interruption(ResponseProtocolError, MessageInjected[str]):
-    """Tells the HTTP stream of a flow that there will be no answer. mitmproxy routes only injected messages to the
-    stream of a flow; over HTTP/2 it cannot."""
+    """Tells the HTTP stream of a flow that no answer will come. mitmproxy routes only injected messages to the stream
+    of a flow, and none over HTTP/2."""
 
     def __init__(self, flow: http.HTTPFlow) -> None:
         super().__init__(0, replies.PROXY_ENDING, ErrorCode.GENERIC_SERVER_ERROR)
@@ -37,12 +37,13 @@ class _Interruption(ResponseProtocolError, MessageInjected[str]):
 
 
 class InFlight:
-    """The model requests that clients are waiting for. Live connections do not count: they have no end of their own."""
+    """The model requests that clients wait for. Live connections do not count, because nothing limits their
+    duration."""
 
     def __init__(self) -> None:
         self._flows: dict[int, tuple[http.HTTPFlow, Target]] = {}
         self.is_over = False
-        """Whether the drain is over: nobody is to wait any longer."""
+        """Whether the drain is over, so that nothing may wait any longer."""
 
     def add(self, flow: http.HTTPFlow, target: Target) -> None:
         self._flows[id(flow)] = flow, target
@@ -61,8 +62,8 @@ class InFlight:
         return [flow for flow, _ in self._flows.values()]
 
     async def cut_off(self, others: FlowState[bool]) -> None:
-        """End the requests whose answers the upstream still owes, or which are still arriving, and return once their
-        clients were told. Flows in `others` are answered by the proxy itself."""
+        """End the requests that are still arriving or whose answers are still to come. Returns when the error was sent
+        to their clients. The proxy itself answers the flows in `others`."""
         self.is_over = True
         left = [one for one in self._flows.values() if one[0] not in others]
         for flow, target in left:
@@ -81,7 +82,8 @@ class InFlight:
 
 
 def _interrupt(flow: http.HTTPFlow, target: Target) -> None:
-    """Answer a request that is still arriving. HTTP/1 allows that; over HTTP/2 its connection is closed at the end."""
+    """Answer a request that is still arriving. Possible with HTTP/1; over HTTP/2 its connection is closed at the
+    end."""
     if flow.request.is_http2 or flow.request.is_http3:
         logger.warning("ending: a request was still being sent over HTTP/2, and its connection is closed")
         return

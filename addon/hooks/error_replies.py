@@ -1,4 +1,4 @@
-"""The errors that the proxy answers itself, as mitmproxy's responses."""
+"""Errors that the proxy answers itself, as mitmproxy's responses."""
 
 from mitmproxy import http
 
@@ -9,7 +9,8 @@ from addon.surfaces import Target, wire_of
 
 
 def answer(flow: http.HTTPFlow, response: http.Response) -> None:
-    """Answer a request for the upstream, before its body is here. mitmproxy cannot stream a body to nowhere."""
+    """Answer instead of the upstream, before the request's body has arrived. mitmproxy cannot stream a body to
+    nowhere."""
     flow.response, flow.request.stream = response, False
 
 
@@ -31,7 +32,7 @@ def unavailable(target: Target | None) -> http.Response:
 
 
 def unsupported(target: Target, encoding: str) -> http.Response:
-    """The refusal of a request whose body cannot be read."""
+    """The refusal of a request whose body cannot be decompressed."""
     message = f"the request's content encoding {encoding[:60]!r} is not supported: use gzip, deflate, or none"
     return _error(415, "INVALID_ARGUMENT", message, target)
 
@@ -48,13 +49,13 @@ INTERIM = (100, 102, 103)
 
 
 def interim(target: Target, status: int) -> http.Response:
-    """Over HTTP/1.1 mitmproxy passes an interim answer (1xx) on as if it were the answer, which it drops. The client
-    would wait forever."""
+    """The error for an interim answer (1xx). Over HTTP/1.1 mitmproxy takes it for the final answer, then drops it, and
+    the client would wait forever."""
     return failed(target, f"the server sent an interim answer ({status}), which mitmproxy cannot read")
 
 
 def failed(target: Target, message: str) -> http.Response:
-    """The upstream gave no usable answer."""
+    """The error for an upstream without a usable answer."""
     return _error(502, "UNAVAILABLE", message, target)
 
 

@@ -1,4 +1,4 @@
-"""The options that a toolgraft.toml sets, below those of the command line and of the environment."""
+"""The options of a toolgraft.toml, which the command line and the environment override."""
 
 import os
 import re
@@ -18,8 +18,8 @@ _DEFAULTS = {option.name: option.default for option in OPTIONS}
 
 @dataclass(frozen=True)
 class FileOptions:
-    """`config` is None if no file is used. `taken`: the options of the file that nothing outranks. `given`: the options
-    that are set elsewhere, and where; `values`: their values. `modes`: those of the start."""
+    """`config`: None if no file is used. `taken`: the file's options that nothing overrides. `given`: the options set
+    elsewhere, with the place; `values`: their values. `modes`: those of the start."""
 
     config: ConfigFile | None = None
     trusted: bool = False
@@ -29,7 +29,7 @@ class FileOptions:
     modes: tuple[str, ...] = ()
 
     def read(self, path: Path, *, trusted: bool) -> "FileOptions":
-        """With this file. Raises ConfigError."""
+        """A copy with this file. Raises ConfigError."""
         config = load_config(path, trusted=trusted)
         without = overruled(self.given, os.environ)
         taken = {name: value for name, value in config.options.items() if name not in without}
@@ -37,12 +37,12 @@ class FileOptions:
         return replace(self, config=config, trusted=trusted, taken=taken, modes=modes)
 
     def reread(self) -> "FileOptions":
-        """With the file as it is now. Raises ConfigError."""
+        """A copy with the current contents of the file. Raises ConfigError."""
         return self if self.config is None else self.read(self.config.path, trusted=self.trusted)
 
     def changes(self, before: "FileOptions") -> dict[str, Any]:
-        """The options that the file sets otherwise than before, with their values, or their defaults if it no longer
-        sets them."""
+        """The options that the file has changed, with their new values, or their defaults if the file no longer sets
+        them."""
         return {
             name: self.taken.get(name, _DEFAULTS[name])
             for name in [*self.taken, *(name for name in before.taken if name not in self.taken)]
@@ -50,23 +50,23 @@ class FileOptions:
         }
 
     def sessions(self, before: "FileOptions") -> dict[str, SessionEntry]:
-        """The sessions of the file that it sets otherwise than before."""
+        """The sessions that the file has changed or added."""
         old, new = (one.config.sessions if one.config is not None else {} for one in (before, self))
         return {name: entry for name, entry in new.items() if old.get(name) != entry}
 
     def has_other_modes(self, before: "FileOptions") -> bool:
-        """Whether the file has other modes than before, and than at the start, which are in use."""
+        """Whether the file's modes have changed and also differ from those of the start, which are in use."""
         old, new = (one.config.modes if one.config is not None else () for one in (before, self))
         return new not in (old, self.modes)
 
     def with_servers(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with the file itself among those of MCP servers, if it has any."""
+        """The options, with the file added to the files of MCP servers if it has any."""
         if self.config is None or not self.config.servers:
             return dict(options)
         return {**options, "graft_mcp": [*options["graft_mcp"], str(self.config.path)]}
 
     def row(self, name: str, value: Any) -> SettingRow:
-        """An option of the running proxy, and where this value is set."""
+        """An option of the running proxy, and where its value is set."""
         variable = VARIABLES.get(name, "")
         if not value and os.environ.get(variable):
             return SettingRow(name, masked(name, os.environ[variable]), variable)
@@ -80,7 +80,7 @@ class FileOptions:
         return "default" if _same(value, _DEFAULTS[name]) else "changed while it runs"
 
     def located(self, message: str) -> str:
-        """A message that begins with the name of an option, after the file that sets it."""
+        """The message, preceded by the file's path if it begins with an option that the file sets."""
         found = _OPTION.match(message)
         if self.config is None or found is None or found[0] not in self.taken:
             return message
@@ -88,5 +88,5 @@ class FileOptions:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of an option are equal: lists may be tuples."""
+    """Whether two values of an option are equal. Lists may be tuples."""
     return one == other if isinstance(one, str) else list(one) == list(other)

@@ -1,13 +1,13 @@
-"""State that the hooks keep on each flow, as long as the flow lives."""
+"""Keeps state of the hooks on each flow, for the flow's lifetime."""
 
 from mitmproxy import http
 
 
 class FlowState[T]:
-    """A typed attribute of flows. Each module declares its own, so only its own kind of flow has it.
+    """A typed attribute of flows. Each module declares its own.
 
-    The value is stored on the flow: a look-up costs a tenth of that in a WeakKeyDictionary. Copies of a flow, and flows
-    in a file, do not have it."""
+    The value is stored on the flow, because a look-up costs a tenth of that in a WeakKeyDictionary. Copies of a flow,
+    and flows in a file, do not have it."""
 
     def __init__(self, name: str) -> None:
         self._name = f"_toolgraft_{name}"
@@ -17,7 +17,6 @@ class FlowState[T]:
         return found
 
     def pop(self, flow: http.HTTPFlow) -> T | None:
-        """Remove and return the value, if any."""
         found: T | None = flow.__dict__.pop(self._name, None)
         return found
 

@@ -45,13 +45,13 @@ from store.base import StoreUnavailable
 logger = logging.getLogger("toolgraft")
 
 _NO_URL = re.compile("[\x00-\x20\x7f\ud800-\udfff]")
-"""What HTTP forbids in a URL and mitmproxy accepts: control characters, and bytes that are not UTF-8."""
+"""Characters that HTTP forbids in a URL and mitmproxy accepts: control characters, and bytes that are not UTF-8."""
 
 
 @dataclass(slots=True)
 class _GraftedRequest:
-    """A request in flight, of a session that has a toolset, or had one, if `is_expected`. `encoding`: the client's
-    Accept-Encoding. `ends_with_connection`: as `Capture` has it."""
+    """A request in flight, of a session that has a toolset, or had one at the last read if `is_expected`. `encoding`:
+    the client's Accept-Encoding. `ends_with_connection`: as in `Capture`."""
 
     route: Route
     config: SessionConfig
@@ -63,7 +63,7 @@ class _GraftedRequest:
 
 @dataclass(slots=True)
 class RecordedBodies:
-    """What a recording needs of a rewritten exchange: the client's request, and the upstream's original answer."""
+    """The bodies for recording a rewritten exchange: the client's request, and the upstream's original answer."""
 
     sent: bytes
     received: bytearray | None = None
@@ -209,8 +209,8 @@ class Grafting:
             receive_whole(flow)
 
     def _stream_untouched(self, flow: http.HTTPFlow, route: Route, response: http.Response, runtime: Runtime) -> None:
-        """Stream a model's answer that is not grafted to the client as it arrives. mitmproxy alone would buffer all of
-        it."""
+        """Stream a model's answer to the client as it arrives, if it is not grafted. mitmproxy alone would buffer all
+        of it."""
         if flow in self.answered_here or response.data.content is not None:
             return
         if not is_stream(response, asked=route.target.operation is Operation.STREAM):
@@ -220,7 +220,7 @@ class Grafting:
         if self.is_recording and not callable(response.stream):
             bodies = self.recorded[flow] = RecordedBodies(flow.request.content or b"", bytearray())
             response.stream = partial(_recorded, bodies, decompressor(_encoding(response), runtime.settings.max_answer))
-        response.stream = response.stream or True  # a script's stage stays
+        response.stream = response.stream or True  # a script's callable stays
 
     def response(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         grafted, noted = self._requests.pop(flow), self._noted.pop(flow)
@@ -260,7 +260,7 @@ class Grafting:
         return self._capture(flow, flow.response, grafted, runtime, capture, body)
 
     def _refusal(self, flow: http.HTTPFlow, response: http.Response, runtime: Runtime) -> http.Response | None:
-        """What the client gets instead of an answer that is here whole, if it cannot have that."""
+        """The error that replaces a complete answer, if the client may not have that answer."""
         route, content, most = self.routing.routes.get(flow), response.data.content, runtime.settings.max_answer
         if route is None or content is None or flow in self.answered_here:
             return None
@@ -297,11 +297,11 @@ class Grafting:
         self._noted.pop(flow)
 
     async def _stop(self) -> None:
-        """The proxy ends: tell the clients that still wait."""
+        """End the requests of clients that still wait, because the proxy ends."""
         await self.routing.in_flight.cut_off(self.answered_here)
 
     def _unread(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
-        """The request's body cannot be read."""
+        """Handle a request whose body cannot be decompressed."""
         encoding = _encoding(flow.request)
         if decompressor(encoding) is not None:
             self._pass_unchanged(flow, grafted)
@@ -326,7 +326,7 @@ def _settle_later(capture: Capture, whole: bool) -> None:
 
 
 def _recorded(bodies: RecordedBodies, decompress: Decompress | None, chunk: bytes) -> bytes:
-    """Passes a stream on as it arrives and copies it, decompressed if possible."""
+    """Copies a stream, decompressed if possible, and passes it on as it arrives."""
     if bodies.received is not None and decompress is not None:
         with contextlib.suppress(BadEncoding):
             bodies.received += decompress(chunk)

@@ -11,8 +11,8 @@ _POLL_INTERVAL = 0.2
 
 
 class Hangup:
-    """Notices that the client of a waiting request has closed its side, or that the proxy waits no longer. mitmproxy
-    reports the former to nobody while a hook runs, so the connection is polled.
+    """Detects that the client of a waiting request has closed its side, or that the proxy must not wait any longer.
+    mitmproxy reports no disconnection while a hook runs, so the connection is polled.
 
     A client that has closed only its sending half counts as gone too: mitmproxy then closes an HTTP/1 connection."""
 

@@ -1,7 +1,7 @@
 """Fast access to the headers and bodies of mitmproxy's messages.
 
-mitmproxy's accessors decode and compare every header at each look-up, even for an absent name. On the hot path that is
-most of a hook's cost. Here a message's headers are traversed once.
+mitmproxy's accessors decode and compare every header at each look-up, even for an absent name, which is most of a
+hook's cost on the hot path. Here a message's headers are traversed once.
 
 New messages are copies of a template. mitmproxy's constructor checks types by means of exceptions, which stay in memory
 until the garbage collector runs and hold the frames of all callers with their variables.
@@ -25,7 +25,7 @@ _RESPONSE.headers.clear()
 
 
 def new_request(method: str, address: str, fields: Fields, body: bytes) -> http.Request:
-    """`address`: the URL. Content-Length is added."""
+    """`address`: the URL. Adds Content-Length."""
     made = copy_of(_request_to(address))
     made.data.method = method.encode()
     made.headers = http.Headers(fields)
@@ -37,7 +37,7 @@ def new_request(method: str, address: str, fields: Fields, body: bytes) -> http.
 
 @cached_if_short(256)
 def _request_to(address: str) -> http.Request:
-    """A template for requests to this URL: a loop repeats the same URLs, and to parse one takes long."""
+    """A template for requests to this URL. Cached, because a loop repeats its URLs and parsing is slow."""
     made = copy_of(_REQUEST)
     made.url = address
     return made
@@ -63,14 +63,14 @@ def copy_of(request: http.Request) -> http.Request:
 
 
 def shallow_copy[T](original: T) -> T:
-    """As `copy.copy` of an object of mitmproxy's, in a third of the time."""
+    """Like `copy.copy` of an object of mitmproxy, in a third of the time."""
     made = object.__new__(type(original))
     vars(made).update(vars(original))
     return made
 
 
 def names(headers: http.Headers) -> set[bytes]:
-    """The names of the headers, in lower case: an absent one need not be looked up."""
+    """The names of the headers, in lower case, for checks before a look-up."""
     return {name.lower() for name, _ in headers.fields}
 
 
@@ -81,7 +81,7 @@ def value(headers: http.Headers, name: bytes) -> str | None:
 
 
 def values(headers: http.Headers) -> dict[bytes, str]:
-    """All headers, by their names in lower case. Repeated headers are joined by commas."""
+    """All headers by name in lower case. Repeated headers are joined by commas."""
     found: dict[bytes, bytes] = {}
     for name, text in headers.fields:
         lower = name.lower()
@@ -90,7 +90,7 @@ def values(headers: http.Headers) -> dict[bytes, str]:
 
 
 def put(headers: http.Headers, name: bytes, value: bytes) -> str | None:
-    """Set a header (`name` in lower case), in its place and spelling, or at the end. Returns the previous value."""
+    """Set a header (`name` in lower case) in its place and spelling, or at the end. Returns the previous value."""
     fields: list[tuple[bytes, bytes]] = []
     found: list[bytes] = []
     for field in headers.fields:
@@ -110,13 +110,13 @@ UNDECODED = "the model's answer cannot be decompressed, or has more than graft_m
 
 
 def body_of(message: http.Message, most: int) -> bytes | None:
-    """The decompressed body. None if there is no body, if it cannot be decompressed as the headers say, or if it then
-    has more than `most` bytes."""
+    """The decompressed body. None if there is no body, if it does not fit its Content-Encoding, or if it then has more
+    than `most` bytes."""
     return decompressed(message.data.content, value(message.headers, b"content-encoding"), most)
 
 
 def decompressed(content: bytes | None, encoding: str | None, most: int) -> bytes | None:
-    """As `body_of`, for a Content-Encoding."""
+    """Like `body_of`, for a Content-Encoding."""
     if content is None or encoding is None:
         return content
     decompress = decompressor(encoding, most)
@@ -138,8 +138,8 @@ def set_body(message: http.Message, body: bytes) -> None:
 
 
 def ends_with_connection(flow: http.HTTPFlow) -> bool:
-    """Whether only the end of the upstream's connection ends its answer. mitmproxy does not tell how a connection has
-    ended: also one that was cut counts as closed."""
+    """Whether only the end of the upstream's connection ends its answer. mitmproxy does not report how a connection
+    ended; also a connection that was cut counts as closed."""
     response = flow.response
     if response is None or response.data.content is not None or response.is_http2 or response.is_http3:
         return False
@@ -161,7 +161,7 @@ def hostport(scheme: str, host: str, port: int) -> str:
 
 
 def url_of(request: http.Request) -> str:
-    """The URL of a request. mitmproxy's own lacks the brackets of IPv6 addresses."""
+    """The URL of a request. mitmproxy's own property lacks the brackets of IPv6 addresses."""
     where = hostport(request.scheme, request.data.host, request.data.port)
     return f"{request.scheme}://{where}{request.path}"
 

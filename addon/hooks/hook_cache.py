@@ -1,6 +1,6 @@
-"""Looks up the hooks of each event once. mitmproxy asks each of its 36 addons for about twenty hooks per request, which
+"""Looks up the hooks of each event once. For each request mitmproxy asks its 36 addons for about twenty hooks, which
 few of them have: half of its time. The hooks of mitmproxy's addons and toolgraft's do not change. A script may change
-hooks and `addons`, its own or others', whenever it runs: if one is loaded, mitmproxy dispatches its events itself.
+hooks and `addons`, its own or others', at any time: if one is loaded, mitmproxy dispatches its events itself.
 
 `trigger_event` is replaced in one AddonManager, never in the class, and only if a trial shows that mitmproxy calls the
 same hooks in the same order.
@@ -24,7 +24,8 @@ from addon.hooks.lifecycle import Lifecycle
 logger = logging.getLogger("toolgraft")
 
 Table = tuple[tuple[Callable[..., Any], ...], ...]
-"""The hooks of one event. An addon and its sub-addons form a group, the rest of which is skipped if a hook raises."""
+"""The hooks of one event, in groups of an addon and its sub-addons. If a hook raises, the rest of its group is
+skipped."""
 
 _EXPECTED = ["outer", "awaited", "later", "halts"]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
@@ -61,7 +62,8 @@ class Dispatcher:
 
     def __init__(self, manager: AddonManager) -> None:
         self._manager = manager
-        self._addons: list[object] = []  # that the tables are for: the chain, and how many are registered
+        # the state that the tables are valid for: the chain, and the number of registered addons
+        self._addons: list[object] = []
         self._tables: dict[str, Table] | None = None
         manager.trigger_event = self.trigger_event  # type: ignore[method-assign]
 
@@ -80,7 +82,7 @@ class Dispatcher:
             await invoke_addon(table, event)
 
     def table(self, name: str) -> Table | None:
-        """The table of an event, or None if mitmproxy has to look its hooks up."""
+        """The table of an event, or None if mitmproxy must look up its hooks."""
         chain = self._manager.chain
         if self._addons != (addons := [*chain, len(self._manager.lookup)]):
             self._addons = addons

@@ -8,18 +8,18 @@ from addon.hooks.headers import value
 from addon.settings import Settings
 
 LARGE = 1024 * 1024
-"""Bytes. A smaller body comes whole to scripts, mitmweb and recordings, as any other."""
+"""Bytes. Smaller bodies reach scripts, mitmweb and recordings whole."""
 
 _CHANGE_BODIES = ("modify_body",)
 _ANSWER_REQUESTS = ("block_list", "map_local", "map_remote", "server_replay")
-"""Options of mitmproxy that need whole bodies, and those that act on a request once its body is there."""
+"""Options of mitmproxy that need whole bodies, and options that act on a request once its body has arrived."""
 
 
 _passes = FlowState[bool]("passes")
 
 
 def stream_large(flow: http.HTTPFlow, settings: Settings) -> None:
-    """Stream the body of the request if it is large or of unknown length, and likewise that of its answer later."""
+    """Stream the request's body if it is large or of unknown length. The same will apply to the answer's."""
     if settings.stream == "off" or _is_set(_CHANGE_BODIES):
         return
     _passes[flow] = True
@@ -28,7 +28,7 @@ def stream_large(flow: http.HTTPFlow, settings: Settings) -> None:
 
 
 def stream_large_answer(flow: http.HTTPFlow) -> None:
-    """JSON of unknown length is not streamed: most answers are that, and small."""
+    """Stream a large answer. JSON of unknown length is not streamed: most answers are such, and small."""
     response = flow.response
     if _passes.pop(flow) is None or response is None or response.data.content is not None:
         return

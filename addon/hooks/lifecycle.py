@@ -1,4 +1,4 @@
-"""Registers and parses the options, starts and stops the runtime, and tells the user about it."""
+"""Registers and parses the options, starts and stops the runtime, and logs the start message."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ _UNSET = Settings()
 
 class Lifecycle:
     """Runs first. `runtime` is None until the options are known. If they are refused it stays None: no other hook does
-    anything, and mitmproxy ends before it serves anyone. It is None again once this addon ends without mitmproxy."""
+    anything, and mitmproxy ends before it serves anyone. It becomes None again if this addon ends without mitmproxy."""
 
     name = "toolgraft"
 
@@ -53,14 +53,15 @@ class Lifecycle:
         self.filter: flowfilter.TFilter | None = None
         self.file_options = FileOptions()
         self.before_stop: list[Callable[[], Awaitable[None]]] = []
-        """Called once the requests in flight have ended or run out of time, while the store is still open."""
+        """Called when the requests in flight have ended or run out of time, while the store is still open."""
         self._ended: asyncio.Task[None] | None = None
         self._configured = False
         self._refused = False
 
     def load(self, loader: Loader) -> None:
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # whoever reads the log through a pipe gets each line at once
+            # a program that reads the log through a pipe gets each line immediately
+            sys.stdout.reconfigure(line_buffering=True)
         for option in OPTIONS:
             loader.add_option(option.name, option.typespec, option.default, option.help)
         try:
@@ -72,7 +73,7 @@ class Lifecycle:
             self.refuse(error, starting=True)
 
     def _take_options(self) -> None:
-        """Set the options that wait, then those of a toolgraft.toml."""
+        """Set the deferred options, then those of a toolgraft.toml."""
         given = take_deferred(ctx.options)
         values = {name: getattr(ctx.options, name) for name in given}
         self.file_options = FileOptions(given=given, values=values)
@@ -87,7 +88,7 @@ class Lifecycle:
 
     def configure(self, updated: set[str]) -> None:
         if "stream_large_bodies" in updated and ctx.options.stream_large_bodies:
-            # a chunked body begins to stream when it has grown too large, long after the last hook that could object
+            # a chunked body begins to stream when it grows too large, long after the last hook that could prevent that
             logger.warning(
                 f"stream_large_bodies={ctx.options.stream_large_bodies} is switched off: "
                 "a streamed body cannot be rewritten, and calls in it would be missed"
@@ -126,8 +127,7 @@ class Lifecycle:
 
     def refuse(self, error: Exception, *, starting: bool) -> None:
         """Refuse options. In a running mitmproxy, an OptionsError undoes their change. While mitmproxy starts, an error
-        in the log ends it with status 1, but only once its servers are up: their set-up is cancelled, so that they are
-        never up for a moment."""
+        in the log ends it with status 1, but only after its servers are up; so this cancels their set-up."""
         words = self.file_options.located(in_words(error))
         if not starting:
             raise exceptions.OptionsError(words) from error
@@ -157,20 +157,21 @@ class Lifecycle:
             ca = ca_file(ctx.options.confdir)
             write_file(settings.state / "proxy.json", json.dumps(listening | {"ca": ca, "pid": os.getpid()}))
         except Exception as error:
-            logger.error(self.file_options.located(in_words(error)))  # as in `configure`: the start is not over yet
+            # as in `configure`, because the start is not over yet
+            logger.error(self.file_options.located(in_words(error)))
             return
         for line in banner(listening, self.runtime, ca, await _sessions(self.runtime.store)):
             logger.info(line)
         gc.collect()
-        gc.freeze()  # imported modules stay: full collections need not traverse them
+        gc.freeze()  # imported modules stay, so full collections need not traverse them
 
     def done(self) -> asyncio.Task[None] | None:
-        """mitmproxy serves until the task has ended; clients are refused meanwhile, not served without the addon."""
+        """mitmproxy serves until the task has ended. Meanwhile the addon refuses clients."""
         runtime = self.runtime
         if runtime is None or runtime.ending:
             return None
         runtime.end()
-        if ctx.master.addons.get(self.name) is None:  # removed, or being loaded again
+        if ctx.master.addons.get(self.name) is None:  # removed, or about to be loaded again
             logger.error("toolgraft was removed from mitmproxy, which would continue without it: the proxy ends")
             exit_with_loop(abandoned_calls)
             sys.exit(1)
@@ -206,14 +207,14 @@ async def _sessions(store: Store) -> Sequence[Session]:
 
 
 def _ports() -> set[int]:
-    """The ports on which the proxy listens now, mitmweb's page included: its modes may change while it runs."""
+    """The ports that the proxy listens on now, with mitmweb's page. Its modes may change while it runs."""
     servers = ctx.master.addons.get("proxyserver").servers
     page = {ctx.options.web_port} if "web_port" in ctx.options else set()
     return page | {address[1] for server in servers for address in server.listen_addrs}
 
 
 def in_words(error: Exception) -> str:
-    """The error as one line for the log. Input of the user must not forge a line or move a terminal's cursor."""
+    """The error as one line for the log. User input must not forge a line or move a terminal's cursor."""
     if isinstance(error, ValidationError):
         words = explain(error)
     elif isinstance(error, ValueError | OSError | StoreError | SourceError | exceptions.OptionsError):

@@ -1,7 +1,7 @@
-"""WebSockets of the Live API: `addon.loop.live` decides what happens to each frame.
+"""WebSockets of the Live API. `addon.loop.live` decides whether each frame passes, changes or is dropped.
 
-A frame is passed on, changed or dropped; a message that is too long ends the connection. The proxy's own frames are
-injected, and mitmproxy runs the hook for them too, with `injected` set.
+A message that is too long ends the connection. The proxy's own frames are injected, and mitmproxy runs the hook for
+them too, with `injected` set.
 """
 
 import logging
@@ -40,32 +40,32 @@ from addon.surfaces import Operation
 
 logger = logging.getLogger("toolgraft")
 
-# mitmproxy cuts changed messages into pieces of 4000 bytes, also in the middle of a character, and recommends this
-# setting against it. An unchanged message is sent in the pieces in which it arrived
+# mitmproxy cuts changed messages into pieces of 4000 bytes, even within a character; its code recommends this setting
+# to prevent that. An unchanged message is sent in the pieces in which it arrived.
 Fragmentizer.FRAGMENT_SIZE = max(Fragmentizer.FRAGMENT_SIZE, 1 << 40)
 
 _MAX_REASON = 123  # bytes, in a close frame
-_COST = 256  # bytes, roughly, that a message or a frame takes besides its content
-_PIECE = 4096  # bytes, of which each may become a thousand if the connection is compressed
+_COST = 256  # the approximate memory use of a message or a frame besides its content, in bytes
+_PIECE = 4096  # bytes; each may become a thousand if the connection is compressed
 
 
 @dataclass
 class _Injected(WebSocketMessageInjected):
-    """A message of the proxy to the service. `sent` is called once it was sent."""
+    """A message from the proxy to the service. `sent` is called after it was sent."""
 
     sent: Callable[[], None]
 
 
 @dataclass
 class _Refused(WebSocketMessageInjected):
-    """Closes a connection; the message is the reason."""
+    """Closes a connection. The message is the reason."""
 
     code: CloseReason
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """The bytes of one message, and of all messages that mitmproxy keeps. `kept`: their present number."""
+    """The most bytes of one message, and of all messages that mitmproxy keeps. `kept`: their current size."""
 
     message: int
     history: int
@@ -73,7 +73,7 @@ class _Bounds:
 
 
 def _relay(bounds: _Bounds, layer: WebsocketLayer, event: events.Event, relay: Relay) -> Commands:
-    """As mitmproxy's, except for messages of the proxy and for those that are too long."""
+    """Like mitmproxy's method, except for the proxy's messages and for messages that are too long."""
     websocket = layer.flow.websocket
     assert websocket is not None
     if websocket.timestamp_end is not None:
@@ -119,7 +119,7 @@ def _relay_bounded(layer: WebsocketLayer, event: events.Event, relay: Relay, bou
 
 
 def _pieces(event: events.Event) -> Iterator[events.Event]:
-    """The event, its data in pieces that unpack to a few MiB at most: the bound is checked after each."""
+    """The event, with its data in pieces that unpack to a few MiB at most, because the limit is checked after each."""
     if not isinstance(event, events.DataReceived) or len(event.data) <= _PIECE:
         yield event
         return
@@ -137,8 +137,8 @@ def _too_long(bounds: _Bounds) -> bytes:
 
 
 def _forget_oldest(messages: list[WebSocketMessage], bounds: _Bounds, size: int) -> None:
-    """mitmproxy keeps all messages until a connection ends. Of too many, the newer half is left. `size`: of the newest;
-    a script may have removed some, this one too."""
+    """Keep the newer half of the messages if there are too many; mitmproxy keeps all until a connection ends. `size`:
+    of the newest. A script may have removed messages, even the newest."""
     bounds.kept += size
     if bounds.kept <= bounds.history:
         return
@@ -237,7 +237,7 @@ class LiveHooks:
             return
         except Exception:
             logger.exception("a Live frame was not understood")
-            # a client must not see what may hold a call
+            # a client must not see a frame that may hold a call
             forwarded = None if not message.from_client and is_relevant(frame.data) else frame.data
         if forwarded is None:
             message.drop()

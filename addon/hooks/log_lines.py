@@ -1,4 +1,5 @@
-"""mitmdump's log: without a line for each connection, or each line as a JSON document (`graft_log`)."""
+"""Adapts mitmdump's log: leaves out a line for each connection, or writes each line as a JSON document
+(`graft_log`)."""
 
 import json
 import logging
@@ -19,7 +20,7 @@ _ROUTINE = (
     *("client connect", "client disconnect", "server connect ", "server disconnect "),
     *("Streaming request to ", "Streaming response from "),
 )
-"""The beginnings of its messages about what is as it should be."""
+"""The first words of its routine messages."""
 
 
 class LogLines:
@@ -46,7 +47,7 @@ class LogLines:
 
 
 class JsonFormatter(logging.Formatter):
-    """A line of the log as a JSON document. The records' messages hold no secrets: see `masking`."""
+    """Formats a line of the log as a JSON document. Records hold no secrets: see `masking`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = getattr(record, FIELDS, {})

@@ -1,4 +1,4 @@
-"""Has a loop answer the flows that need one, instead of the upstream, once every addon has seen the request."""
+"""Lets a loop answer the flows that need one, after every addon has seen the request."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from addon.surfaces import Framing, Operation
 
 @dataclass(slots=True)
 class _Diverted:
-    """What a loop starts with. `client`: the body as the client sent it; `grafted`: the rewritten body."""
+    """The state for starting a loop. `client`: the body as the client sent it. `grafted`: the rewritten body."""
 
     exchange: Exchange
     client: bytes
@@ -31,7 +31,7 @@ class _Diverted:
 
 
 class Looping:
-    """Gets from the grafting the requests whose calls the proxy may run."""
+    """Receives requests from the grafting whose calls the proxy may run."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.lifecycle = lifecycle
@@ -42,7 +42,7 @@ class Looping:
 
     def needs_loop(self, exchange: Exchange) -> bool:
         """Whether the answer is a stream, is converted to another format, or may hold calls that the proxy runs. A
-        request without grafted tools needs one only for a stream."""
+        request without grafted tools needs a loop only for a stream."""
         runtime = self.lifecycle.runtime
         if runtime is None:
             return False
@@ -55,18 +55,19 @@ class Looping:
         if not exchange.config.loops:
             return False
         if exchange.resumes is not None and exchange.resumes.has_calls:
-            return False  # an answer with calls of no loop is completed without one
+            return False  # an answer with calls that no loop runs is completed without a loop
         return any(runtime.executors.can_run(exchange.config, name) for name in exchange.plan.names)
 
     def divert(self, flow: http.HTTPFlow, exchange: Exchange, client: bytes, grafted: bytes) -> None:
-        """Let a loop answer the flow once every addon has seen it. Until then other addons may change the flow, or
+        """Let a loop answer the flow after every addon has seen it. Until then other addons may change the flow, or
         answer it themselves. `client`: the body as the client sent it."""
         set_body(flow.request, grafted)
         diverted[flow] = _Diverted(exchange, client, grafted)
         choose_destination[flow] = self._begin
 
     def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
-        """The loop of a diverted flow. If its body is no longer a request, it is sent upstream instead."""
+        """The loop of a diverted flow. If the body is no longer a valid request, the request to send upstream
+        instead."""
         runtime = self.lifecycle.runtime
         start: _Diverted | None = diverted.pop(flow)
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
@@ -80,7 +81,7 @@ class Looping:
         is_changed = body != start.grafted
         try:
             if is_changed:
-                exchange.wire.read(body)  # what the grafter wrote is a request
+                exchange.wire.read(body)  # the grafter writes valid requests
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:
             runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")

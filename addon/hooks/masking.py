@@ -31,7 +31,7 @@ class Masking:
         for name in updated & {"upstream_auth", "proxyauth"}:
             given = getattr(ctx.options, name) or ""
             _, colon, password = given.partition(":")
-            if colon and not given.startswith(("@", "ldap")):  # a file of digests, or an LDAP server
+            if colon and not given.startswith(("@", "ldap")):  # otherwise a file of digests, or an LDAP server
                 own_secrets.learn([password, base64.b64encode(given.encode()).decode()])
 
     def running(self) -> None:
@@ -51,7 +51,7 @@ class _Masked:
         self._redaction: Redaction | None = None
 
     def about(self, show: Any) -> Any:
-        """Wraps `show`, which writes about a flow: that flow's secrets are masked too."""
+        """Wraps `show`, which writes about a flow, so that the flow's secrets are masked too."""
 
         def shows(flow: http.HTTPFlow) -> None:
             if ctx.options.flow_detail >= _DETAILS:
@@ -68,7 +68,7 @@ class _Masked:
             return self._file.write(text)
         text = masked_lines(masked((self._redaction or own_secrets.redaction).text(text)))
         if not (text.isascii() and text.isprintable()):
-            pieces = _COLOURS.split(text)  # every second one is a colour of mitmproxy
+            pieces = _COLOURS.split(text)  # every second piece is one of mitmproxy's colour codes
             pieces[::2] = [printable(piece.replace("\t", "    "), lines=True) for piece in pieces[::2]]
             text = "".join(pieces)
         return self._file.write(text)
@@ -78,8 +78,8 @@ class _Masked:
 
 
 class _Records:
-    """Makes the log's records, without secrets. The proxy's own take one line each, because text after a line break
-    could pass for a separate message. The lines of a traceback are indented."""
+    """Makes the log's records without secrets. The proxy's own are one line each, because text after a line break could
+    pass for a separate message. Lines of a traceback are indented."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -90,7 +90,7 @@ class _Records:
             message = record.getMessage()
         except Exception:
             return record
-        if message.startswith(_UNEXPECTED_DATA):  # raw unsolicited bytes: they may repeat another client's data
+        if message.startswith(_UNEXPECTED_DATA):  # raw unsolicited bytes, which may repeat another client's data
             record.msg, record.args = f"{_UNEXPECTED_DATA} (not shown)", ()
             return record
         text = printable(_without_secrets(message), lines=not record.name.startswith(_ONE_LINE_LOGGERS))

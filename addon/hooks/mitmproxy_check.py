@@ -1,6 +1,5 @@
-"""Tries the replaced methods when the addon is loaded: made-up exchanges go through mitmproxy's layers. If a mitmproxy
-calls the methods at other moments, or sends other things around them, the start ends.
-"""
+"""Tests the replaced methods when the addon is loaded, by sending made-up exchanges through mitmproxy's layers. If
+mitmproxy calls the methods at other moments, or sends other events around them, the start ends."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -65,7 +64,7 @@ def check() -> None:
 
 
 def _feed(layer: Any, event: events.Event, steps: Steps) -> None:
-    """Gives an event to a layer, and at once what it asks for. Notes its commands."""
+    """Feeds an event to a layer, and replies to its commands immediately. Notes the commands."""
     for command in layer.handle_event(event):
         steps.append(type(command.event if isinstance(command, SendHttp) else command).__name__)
         if isinstance(command, commands.StartHook):
@@ -87,7 +86,7 @@ def _try_exchange(steps: Steps, *, breaks: bool = False) -> None:
     parent = HttpLayer(_context(), HTTPMode.regular)
     stream = HttpStream(parent.context.fork(), 1)
     answer = http.Response.make(200)
-    whole = ResponseHeaders(1, answer), ResponseEndOfMessage(1)  # without a body: options limit those
+    whole = ResponseHeaders(1, answer), ResponseEndOfMessage(1)  # without a body, because options limit bodies
     broken = (ResponseProtocolError(1, "it broke off", ErrorCode.GENERIC_SERVER_ERROR),)
     asked = RequestHeaders(1, http.Request.make("GET", "http://localhost/"), end_stream=True), RequestEndOfMessage(1)
     for event in (events.Start(), *asked, *(broken if breaks else whole)):
@@ -158,4 +157,4 @@ TRIALS: dict[str, tuple[Callable[[Steps], None], str]] = {
     "a wake-up": (_try_wakeup, "drain take Wakeup"),
     "a replay": (_try_replay, "looked up"),
 }
-"""By what is tried: the trial, and its steps."""
+"""By name: the trial, and its expected steps."""

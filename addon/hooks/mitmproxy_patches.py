@@ -1,7 +1,7 @@
-"""The six methods of mitmproxy that toolgraft replaces, and what the rest of the addon attaches to them.
+"""The six methods of mitmproxy that toolgraft replaces, and the attributes by which the rest of the addon uses them.
 
-Each has its reason, and the sentence with which mitmproxy could make it unnecessary. `addon/hooks/mitmproxy_check.py`
-tries them when the addon is loaded.
+Each gives its reason, and a change to mitmproxy that would make it unnecessary. `addon/hooks/mitmproxy_check.py` tests
+them when the addon is loaded.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Commands = Generator[commands.Command, Any]
 
 
 def original(owner: type, name: str) -> Any:
-    """The method that is to be replaced."""
+    """The method to replace."""
     if (found := getattr(owner, name, None)) is None:
         raise RuntimeError(misfit(f"its {owner.__qualname__} has no {name}"))
     return found
@@ -53,7 +53,7 @@ def misfit(why: str) -> str:
 
 ChooseDestination = Callable[[http.HTTPFlow], LoopAnswer | http.Request | None]
 """Called once, after the hooks of a request. Returns the loop that answers it, the request to send instead, or None to
-send it as it stands."""
+send it unchanged."""
 
 choose_destination = FlowState[ChooseDestination]("choose_destination")
 
@@ -62,10 +62,10 @@ _make_server_connection = original(HttpStream, "make_server_connection")
 
 
 def make_server_connection(self: HttpStream) -> Connecting:
-    """Reason: mitmproxy can send a request only to the host that its flow names. A change to the flow would be seen by
-    later addons, and their changes would be lost; and one connection to a server would serve several credentials.
+    """Reason: mitmproxy can send a request only to the host in its flow. Later addons would see a change to the flow,
+    and their own changes would be lost. Also, one connection to a server would serve several credentials.
 
-    For mitmproxy: let an addon choose the connection of a request once every hook has run."""
+    For mitmproxy: let an addon choose the connection of a request after every hook has run."""
     choose = choose_destination.pop(self.flow)
     try:
         destination = choose(self.flow) if choose is not None else None
@@ -89,10 +89,10 @@ _wakeup = original(ConnectionHandler, "wakeup")
 
 
 async def wakeup(self: ConnectionHandler, request: commands.RequestWakeup) -> None:
-    """Reason: a layer of mitmproxy can wait for a delay only. A loop's answer continues when more of it is available
-    and the client has received what was sent so far.
+    """Reason: a layer of mitmproxy can wait only for a delay. A loop's answer continues when more of it is available
+    and the client has received all bytes so far.
 
-    For mitmproxy: let `RequestWakeup` take an awaitable as well as a delay."""
+    For mitmproxy: let `RequestWakeup` take an awaitable as an alternative to a delay."""
     if isinstance(request, MorePieces):
         await request.arrive(self.drain_writers)
     await _wakeup(self, request)
@@ -110,11 +110,11 @@ _send_response = original(HttpStream, "send_response")
 
 
 def send_response(self: HttpStream, already_streamed: bool = False) -> Commands:
-    """Reason: a call must run again unless its client has the answer, and the hook `response` runs before an answer, or
-    the end of a stream, is written. mitmproxy's method returns when everything was written, or the client is gone. A
-    stream was written before the hook: its client may have read the last event and left since.
+    """Reason: a call must run again unless its client has the answer, but the hook `response` runs before an answer, or
+    the end of a stream, is written. mitmproxy's method returns when everything was written or the client is gone. A
+    stream is written before the hook: its client may have read the last event and left since.
 
-    For mitmproxy: add a hook for when the client's connection has taken the last byte."""
+    For mitmproxy: add a hook that runs when the client's connection has taken the last byte."""
     yield from _send_response(self, already_streamed)
     if self.flow not in on_handover:
         return
@@ -128,13 +128,13 @@ HttpStream.send_response = send_response  # type: ignore[method-assign]
 
 
 def handover_failed(flow: http.HTTPFlow) -> None:
-    """The client will not get the whole answer."""
+    """Report that the client will not get the whole answer."""
     if (settle := on_handover.pop(flow)) is not None:
         _settle(settle, whole=False)
 
 
 def _written(flow: http.HTTPFlow) -> None:
-    """Data that the operating system has taken outlives the proxy; data buffered in the process does not."""
+    """Report the handover once the operating system has taken all data, which then outlives the proxy."""
     settle = on_handover.pop(flow)
     assert settle is not None
     writer = _writer(flow.client_conn)
@@ -203,7 +203,7 @@ HttpStream.handle_protocol_error = handle_protocol_error  # type: ignore[method-
 
 
 def _replacement(stream: HttpStream, event: object) -> list[commands.Command] | None:
-    """What to send to the client instead of `event`; None to send `event`."""
+    """The commands that send the client a response instead of `event`; None to send `event`."""
     if not isinstance(event, ResponseProtocolError) or event.code.http_status_code() is None:
         return None
     make_response = error_response.pop(stream.flow)
@@ -223,14 +223,14 @@ def _replacement(stream: HttpStream, event: object) -> list[commands.Command] | 
 Relay = Callable[[WebsocketLayer, events.Event], Commands]
 
 relay_through = FlowState[Callable[[WebsocketLayer, events.Event, Relay], Commands]]("relay_through")
-"""Relays the messages of a WebSocket connection, with mitmproxy's own method as its last argument."""
+"""Relays the messages of a WebSocket connection. Its last argument is mitmproxy's own method."""
 
 _relay_messages: Relay = original(WebsocketLayer, "relay_messages")
 
 
 def relay_messages(self: WebsocketLayer, event: events.Event) -> Commands:
-    """Reason: mitmproxy appends an injected message to an incomplete one of the client's, and does not report that it
-    was sent. It cannot close a connection, nor limit its messages.
+    """Reason: mitmproxy appends an injected message to an incomplete one from the client, and does not report when it
+    was sent. It can neither close a connection nor limit its messages.
 
     For mitmproxy: inject whole messages, with a callback, and a close; limit the messages that are kept."""
     relay = relay_through.get(self.flow)
@@ -242,14 +242,14 @@ WebsocketLayer.relay_messages = relay_messages  # type: ignore[method-assign]
 # --- ServerPlayback.request -------------------------------------------------------------------------------------------
 
 diverted = FlowState[Any]("diverted")
-"""Set for a flow that a loop is to answer, until the loop begins."""
+"""Set for a flow that a loop will answer, until the loop begins."""
 
 _replay = original(ServerPlayback, "request")
 
 
 def request(self: ServerPlayback, f: http.HTTPFlow) -> None:
-    """Reason: a recording takes the place of the upstream, so it answers the flows of a loop's requests. The client's
-    flow would get the answer to the first of them, or be killed because it was not recorded.
+    """Reason: a recording replaces the upstream, so it answers the flows of a loop's requests. The client's flow would
+    get the answer to the first of them, or be killed because it was not recorded.
 
     For mitmproxy: let an addon exclude a flow from `--server-replay`."""
     if f not in diverted:

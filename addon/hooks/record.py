@@ -1,9 +1,8 @@
-"""`graft_record`: exchanges with Gemini written to a flow file that mitmproxy reads, without secrets.
+"""`graft_record`: writes exchanges with Gemini to a flow file that mitmproxy reads, without secrets.
 
-A recorded flow is what was exchanged with the upstream, so that `--server-replay` behind the addon finds it. The
-client's body and its session are in the flow's metadata under `graft`. Each round of a tool loop is a flow; only the
-first has a body of the client. A Live connection is one flow with mitmproxy's frames, in which dropped and injected
-frames are marked.
+A recorded flow is the exchange with the upstream, so that `--server-replay` behind the addon finds it. The client's
+body and its session are in the flow's metadata under `graft`. Each round of a tool loop is a flow; only the first has a
+body of the client. A Live connection is one flow with mitmproxy's frames; dropped and injected frames are marked.
 """
 
 import base64
@@ -103,7 +102,7 @@ class Recording:
         redact(copy, redaction, self.lifecycle.settings())
         sent = None if origin.sent is None else redaction.data(origin.sent)
         body = {} if sent is None else {"client_body": base64.b64encode(sent).decode()}
-        # no other metadata: mitmproxy's holds the user's password, and that of other addons is unknown
+        # no other metadata: mitmproxy's contains the user's password, and other addons' may contain anything
         copy.metadata = {
             METADATA: {
                 **flow.metadata.get(METADATA, {}),

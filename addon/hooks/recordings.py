@@ -44,7 +44,7 @@ def client_request(flow: http.HTTPFlow) -> ClientRequest:
 
 
 def _asker(flow: http.HTTPFlow) -> str | bytes:
-    """Who asked: the digest that the recording proxy's store made, or what the flow's request says."""
+    """Who asked: the digest from the recording proxy's store, or the asker in the flow's request."""
     digest = _metadata(flow).get("asker")
     return bytes.fromhex(digest) if isinstance(digest, str) else asker_in(flow.request)
 

@@ -1,4 +1,4 @@
-"""`graft_redirect`: sends the requests for a host to another one. Hooks still see the original request."""
+"""`graft_redirect`: sends the requests for a host to another host. Hooks still see the original request."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from addon.settings import Redirect
 def redirected(request: http.Request, redirects: Sequence[Redirect]) -> http.Request | None:
     """The request to send instead, or None if its host is not redirected.
 
-    All requests for a host are redirected, not only those to a surface: a key must reach one place only."""
+    All requests for a host are redirected, not only those to a surface, because a key must reach one place only."""
     host = request.data.host.lower()
     to = next((redirect for redirect in redirects if redirect.host == host), None)
     if to is None:

@@ -1,7 +1,7 @@
 """Applies changes of tools files, files of MCP servers and the toolgraft.toml while the proxy runs.
 
-A change is checked whole before any of it is used; if it cannot be, everything stays as it was, and the log says why.
-The files are looked at every so often, as mitmproxy looks at scripts, and on SIGHUP.
+A change is checked completely before any of it is used. If it is invalid, everything stays unchanged, and the log gives
+the reason. The files are checked at an interval, like mitmproxy's scripts, and on SIGHUP.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ from store.base import StoreError
 logger = logging.getLogger("toolgraft")
 
 _INTERVAL = 0.5
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 type _Version = tuple[int, int, int] | None
 
 
 class Reloading:
-    """Runs after `Lifecycle`, which serves then."""
+    """Runs after `Lifecycle`, which then serves."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
-        """Whether a SIGHUP has come."""
+        """Whether a SIGHUP has arrived."""
         self._latest: dict[str, _Version] | None = None
         self._applied: dict[str, _Version] | None = None
         self._wanted: Sequence[str] = ()
-        """The files of a change that could not be used: perhaps one of them is wrong, or missing."""
+        """The files of a change that could not be used. One of them may be wrong, or missing."""
         self._due: dict[str, SessionEntry] = {}
-        """Sessions that the store could not take yet."""
+        """Sessions that the store has not accepted yet."""
 
     def load(self, loader: Loader) -> None:
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
@@ -66,7 +66,7 @@ class Reloading:
             self._task.cancel()
 
     def _hang_up(self, had_terminal: bool) -> None:
-        """SIGHUP asks for a reload, unless the terminal that started the proxy is gone."""
+        """Reload on SIGHUP, or shut down if the terminal that started the proxy is gone."""
         runtime = self._lifecycle.runtime
         if had_terminal and not _has_terminal():
             ctx.master.shutdown()
@@ -88,8 +88,8 @@ class Reloading:
                 logger.exception("changed files could not be applied")
 
     async def look(self, *, is_asked: bool = False) -> None:
-        """Apply the files if they have changed. A file that has changed since the last look may still be being written:
-        it is left to the next one. `is_asked`: somebody asks for them, so they are read whatever is known of them."""
+        """Apply the files if they have changed. A file that has changed since the last check may still be incomplete,
+        so it waits for the next one. `is_asked`: read the files even if they seem unchanged."""
         runtime = self._lifecycle.runtime
         if runtime is None or runtime.ending or runtime.sources is None:
             return
@@ -147,7 +147,7 @@ class Reloading:
         self._report(after, change, [*names, *(f"session {name}" for name in sessions)], waiting)
 
     def _apply_options(self, runtime: Runtime, after: FileOptions, changes: dict[str, Any], settings: Settings) -> None:
-        """Raises OptionsError, with everything as before."""
+        """Raises OptionsError, with everything unchanged."""
         lifecycle, former = self._lifecycle, runtime.settings
         before, lifecycle.file_options = lifecycle.file_options, after
         runtime.changes_sources = True

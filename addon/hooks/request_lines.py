@@ -1,8 +1,8 @@
-"""`graft_log`: one line, or one JSON document, for each request of a client, in place of mitmdump's own lines.
+"""`graft_log`: one line, or one JSON document, for each request of a client, instead of mitmdump's own lines.
 
-Where mitmdump is asked for more of a flow than its URL (`flow_detail` of 2 or more), its own lines stay too. Everything
-else but requests to models keeps them in any case, except in JSON. In mitmproxy and mitmweb, which have a list of flows
-instead, the same line is the comment of the client's request.
+With a `flow_detail` of 2 or more, mitmdump's own lines stay too. Requests to other hosts than models keep them in any
+case, except in JSON. In mitmproxy and mitmweb, which show a list of flows, the same line becomes the comment of the
+client's request.
 """
 
 import json
@@ -24,7 +24,7 @@ from addon.surfaces import Operation
 
 
 class RequestLines:
-    """Runs after the grafting, which has completed the summary of an answer."""
+    """Runs after the grafting, which completes the summary of an answer."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, grafting: Grafting, shadow_flows: ShadowFlows) -> None:
         self.lifecycle = lifecycle
@@ -38,7 +38,7 @@ class RequestLines:
 
     def configure(self, updated: set[str]) -> None:
         if "flow_detail" in updated:
-            self._detail = ctx.options.flow_detail  # reading an option copies it: not once a request
+            self._detail = ctx.options.flow_detail  # cached, because reading an option copies it
 
     def running(self) -> None:
         if (runtime := self.lifecycle.runtime) is not None:
@@ -50,7 +50,7 @@ class RequestLines:
         self._dumper, match = dumper, dumper.match
         self._detail = ctx.options.flow_detail
         self._shows_unicode = _can_show(SYMBOLS, getattr(dumper.outfp, "encoding", None))
-        # without output, mitmdump's own look at `flow_detail` is saved as well
+        # without output, mitmdump need not read `flow_detail` either
         dumper.match = lambda about: self._detail != 0 and not self._replaces(about) and match(about)
 
     def response(self, flow: http.HTTPFlow) -> None:
@@ -62,7 +62,7 @@ class RequestLines:
             self._show(flow)
 
     def websocket_start(self, flow: http.HTTPFlow) -> None:
-        """A Live connection begins. It is listed while it is open."""
+        """List a Live connection from its beginning."""
         route, runtime = self.routing.routes.get(flow), self.lifecycle.runtime
         if route is not None and runtime is not None:
             self.grafting.summaries[flow] = summary = _new_summary(flow, route)
@@ -110,20 +110,20 @@ class RequestLines:
         if flow.response is not None:
             summary.status = flow.response.status_code
         if flow.error is not None:
-            # What waits for a client that has gone is killed, as by a script: nobody gets a response.
+            # The flow of a waiting client that is gone gets killed, as by a script: nobody gets a response.
             was_killed = flow.error.msg == flow.error.KILLED_MESSAGE
             by_client = "client" in flow.error.msg.lower() or (was_killed and not flow.client_conn.connected)
             summary.end = "the client hung up" if by_client else flow.error.msg
             gets_error = flow.response is None and not by_client and not was_killed
             if gets_error and (make := error_response.get(flow)) is not None:
-                summary.status = make(flow.error.msg).status_code  # which the client gets instead
+                summary.status = make(flow.error.msg).status_code  # the client gets this instead
         summary.seconds = max(0.0, time.time() - flow.request.timestamp_start)
         return summary
 
     # --- output -----------------------------------------------------------------------------------------------
 
     def _report(self, summary: Summary) -> None:
-        """A request to a front door has ended."""
+        """Log a request to a front door that has ended."""
         if self.lifecycle.runtime is not None:
             self.lifecycle.runtime.recent.end(summary)
         if self._dumper is not None and self._detail and self.lifecycle.settings().log != "mitmproxy":
@@ -151,7 +151,7 @@ def _new_summary(flow: http.HTTPFlow, route: Route) -> Summary:
 
 
 def _comment(flow: http.HTTPFlow, summary: Summary) -> None:
-    """Say in the flow list of mitmproxy or mitmweb what mitmdump prints of a request."""
+    """Put mitmdump's line about a request into the flow list of mitmproxy or mitmweb."""
     if not flow.comment:
         summary.count_end()
         flow.comment = line_of(summary)
@@ -159,7 +159,7 @@ def _comment(flow: http.HTTPFlow, summary: Summary) -> None:
 
 
 def _fields_of_other(flow: http.HTTPFlow) -> dict[str, Any]:
-    """A request that is none to a model. Its path may hold anything, so it is left out."""
+    """A request to no model. Left out: its path, which may contain anything."""
     return {
         "event": "other_request",
         "method": flow.request.method,

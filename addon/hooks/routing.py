@@ -51,7 +51,7 @@ _BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
 
 @dataclass(slots=True)
 class Route:
-    """The operation and the session of a request to a surface. `is_named`: the client has named the session."""
+    """The target and the session of a request to a surface. `is_named`: the client named the session."""
 
     target: Target
     session: str
@@ -59,7 +59,8 @@ class Route:
     is_named: bool = False
 
     def incoming(self, request: http.Request, most: int) -> Incoming | None:
-        """The request as it is now. None if its body cannot be decompressed, or then has more than `most` bytes."""
+        """The request in its current state. None if its body cannot be decompressed, or then has more than `most`
+        bytes."""
         headers = values(request.headers)
         body = decompressed(request.data.content, headers.get(b"content-encoding"), most)
         if body is None:
@@ -93,7 +94,7 @@ class Routing:
 
     def configure(self, updated: set[str]) -> None:
         if "keep_host_header" in updated:
-            self._keeps_host = ctx.options.keep_host_header  # reading an option copies it: not once a request
+            self._keeps_host = ctx.options.keep_host_header  # cached, because reading an option copies it
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         runtime = self.lifecycle.runtime
@@ -115,7 +116,8 @@ class Routing:
             self._users[flow.client_conn] = user
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
-        """Leaves connections to other hosts encrypted if the client asks for that: it then meets their certificates."""
+        """Leaves connections to other hosts encrypted if the client asks for that, so that it sees their
+        certificates."""
         address = data.context.server.address
         if data.context.client in self._models_only and address is not None and not is_surface_host(address[0]):
             data.ignore_connection = True
@@ -173,8 +175,8 @@ class Routing:
     def _refusal_reason(
         self, request: http.Request, target: Target | None, claimed: str | None, present: set[bytes], settings: Settings
     ) -> str | None:
-        """Why the request is refused, or None. A reverse proxy guards every path of its server: that server receives a
-        Host other than the client's, and cannot guard itself."""
+        """Why the request is refused, or None. For a reverse proxy every path is guarded: its server receives another
+        Host than the client sent, and cannot guard itself."""
         if claimed is not None:
             if not host_allowed(claimed, settings.allow_hosts):
                 return f"Host {claimed!r} is not allowed here: see graft_allow_hosts"
@@ -238,7 +240,7 @@ class Routing:
         return own[0] in _ANY_ADDRESS and is_own_address(host)
 
     def redirected_request(self, flow: http.HTTPFlow) -> http.Request | None:
-        """The request to send instead of the flow's because of `graft_redirect`, or None."""
+        """The request that `graft_redirect` sends instead of the flow's, or None."""
         return redirected(flow.request, self.lifecycle.settings().redirect)
 
     # --- refusals ---------------------------------------------------------------------------------------------
@@ -248,8 +250,8 @@ class Routing:
         self.refuse(flow, 400, "INVALID_ARGUMENT", why)
 
     def refuse(self, flow: http.HTTPFlow, code: int, status: str, why: str) -> None:
-        """Answer for the upstream. mitmproxy's lines about the request look as if the upstream had answered, so the
-        log says who did, and why."""
+        """Answer instead of the upstream. mitmproxy's log would suggest that the upstream had answered, so a warning
+        names the proxy and the reason."""
         answer(flow, refusal(code, status, why))
         if (runtime := self.lifecycle.runtime) is not None:
             runtime.grafter.warn(f"the proxy refused a request: {why}")
@@ -279,7 +281,7 @@ def _signed_in(flow: http.HTTPFlow) -> str | None:
 
 
 def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
-    """Remove the proxy credentials from the request. Returns their user name, which nobody has checked, or ""."""
+    """Remove the proxy credentials from the request. Returns their user name, which is unchecked, or ""."""
     header = flow.request.headers.pop("proxy-authorization", None) if b"proxy-authorization" in present else None
     if header is None:
         return ""

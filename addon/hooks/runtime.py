@@ -1,6 +1,6 @@
-"""The parts that the hooks share, made once the options are known: settings, store, grafter, metrics, control API.
+"""The parts that the hooks share, created once the options are known: settings, store, grafter, metrics, control API.
 
-Whatever can fail at the start fails here, before the proxy serves anyone.
+Every possible start failure happens here, before the proxy serves anyone.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ FIXED = (
 """Settings that cannot change while the proxy runs."""
 
 SOURCES = ("tools", "mcp")
-"""Those of them that change together with the files that they name (`addon.hooks.reloading`)."""
+"""Settings among FIXED that change together with the files that they name (`addon.hooks.reloading`)."""
 
 _LEASE = 60.0
 """Seconds after which a proxy that has not renewed its lease counts as dead, and its calls as lost."""
@@ -73,13 +73,13 @@ _LEASE_RENEWAL = 10.0
 """Seconds between two renewals of the lease."""
 
 _LEASE_PAUSE = 1.0
-"""Seconds, at least, until a renewal that has failed is tried again."""
+"""The shortest pause, in seconds, before a failed renewal is repeated."""
 
 _CLOSE_TIMEOUT = 15.0
-"""Seconds that each part may take to close."""
+"""Seconds for each part to close."""
 
 _UPKEEP_INTERVAL = 60.0
-"""Seconds between two deletions of old records: short, so that each deletes few."""
+"""Seconds between two deletions of old records: short, so that each deletes few records."""
 
 _BATCH_PAUSE = 0.01
 """Seconds between two batches of a deletion, in which requests are served."""
@@ -90,7 +90,7 @@ def _report_nothing(summary: Summary) -> None:
 
 
 class Runtime:
-    """Made by `start`, which raises with nothing left open if a part fails."""
+    """Created by `start`. If a part fails, `start` raises with nothing left open."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Runtime:
         self.recent = RecentRequests(most_bodies=settings.keep_requests)
         self.proxy_id = f"proxy-{secrets.token_hex(8)}"
         self._predecessor: str | None = None
-        """The proxy that used this state folder before and has ended without settling its calls."""
+        """The last proxy with this state folder, if it ended without settling its calls."""
 
         def own_ports() -> set[int]:
             return {*listening(), *(self.control_address or ())[1:]}
@@ -133,7 +133,7 @@ class Runtime:
         self.loops = LoopServer()
         self.lives = LiveSessions()
         self.ending = False
-        """Whether new requests are refused because the proxy ends: see `end`."""
+        """Whether new requests are refused because the proxy ends."""
         self.is_serving = False
         """Whether the start has succeeded."""
         self.setting_rows: Callable[[], Sequence[Document]] = tuple
@@ -152,7 +152,7 @@ class Runtime:
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
         self._holds_lease = True
-        """Whether the last renewal of this proxy's lease has succeeded."""
+        """Whether the last renewal of this proxy's lease succeeded."""
         self._upkeep: list[asyncio.Task[None]] = []
         self._holds_folder = False
         self._sessions: Mapping[str, SessionEntry] = {}
@@ -185,7 +185,7 @@ class Runtime:
                     environ=environ,
                     report=lambda summary: self.report(summary),
                     begun=self.recent.begin,
-                    # Any client chooses these URLs, and this machine's other services are none of its business.
+                    # Any client chooses these URLs, so they must not reach other services of this machine.
                     download=Downloads(Egress(settings.egress or (PUBLIC_ONLY,), own_ports)),
                 )
                 | console_routes(),
@@ -226,7 +226,7 @@ class Runtime:
         return runtime
 
     def set_sessions(self, sessions: Mapping[str, SessionEntry]) -> None:
-        """Before `serve`: the sessions that it gives policies and toolsets before the first request."""
+        """Set the sessions that get policies and toolsets from `serve`, before the first request."""
         self._sessions = sessions
 
     def change(self, settings: Settings) -> None:
@@ -278,7 +278,7 @@ class Runtime:
 
     async def _renew_lease(self) -> bool:
         """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers. Returns whether the store
-        has worked."""
+        worked."""
         try:
             await self.executors.catch_up()
             if self._predecessor is not None:
@@ -286,7 +286,7 @@ class Runtime:
                     self.metrics.count_ended(call.status)
                 self._predecessor = None
             await self.store.hold(self.proxy_id, _LEASE)
-            if not self._holds_lease:  # the other proxies have to renew their leases after the outage first
+            if not self._holds_lease:  # after an outage, the other proxies must be able to renew their leases first
                 self._holds_lease = True
                 return True
             for call in await self.store.settle_lost():
@@ -314,7 +314,6 @@ class Runtime:
             await asyncio.sleep(_UPKEEP_INTERVAL)
 
     def end(self) -> None:
-        """Refuse new requests."""
         self.ending = True
         if self.control is not None:
             self.control.drain()
@@ -334,7 +333,7 @@ class Runtime:
 
     @property
     def active_requests(self) -> int:
-        """The number of requests to the front doors in progress."""
+        """How many requests to the front doors are in progress."""
         return self.control.api.active_requests if self.control is not None else 0
 
     async def stop(self) -> None:

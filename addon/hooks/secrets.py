@@ -20,7 +20,7 @@ _LINE = re.compile(
 
 
 def masked_lines(text: str, instead: str = "***") -> str:
-    """Replaces secret values in lines of headers or of a query, as mitmdump prints them: `key: …`, or a list of several
+    """Masks secret values in lines of headers or of a query, as mitmdump prints them: `key: …`, or a list of several
     values, with or without colours."""
 
     def line(found: re.Match[str]) -> str:
@@ -32,7 +32,7 @@ def masked_lines(text: str, instead: str = "***") -> str:
 
 
 def redaction_of(flow: http.HTTPFlow) -> Redaction:
-    """The secrets to remove from whatever is written about an exchange: its own and the proxy's."""
+    """The secrets to remove from all output about an exchange: its own and the proxy's."""
     fields = flow.request.headers.fields + (flow.response.headers.fields if flow.response is not None else ())
     found = secrets_in(flow.request.path, fields)
     if isinstance(signed_in := flow.metadata.get("proxyauth"), tuple | list):
@@ -56,7 +56,7 @@ def _cleaned(name: bytes, value: bytes) -> bytes:
 
 
 def redact(flow: http.HTTPFlow, redaction: Redaction, settings: Settings) -> None:
-    """Remove these secrets from every part of a flow, in place. Bodies without a secret stay the same bytes."""
+    """Remove these secrets from every part of a flow, in place. Bodies without a secret stay unchanged."""
     flow.request.path = redaction.text(flow.request.path)
     for message, most in ((flow.request, settings.max_body), (flow.response, settings.max_answer)):
         if message is None:

@@ -11,8 +11,8 @@ from addon.hooks.runtime import Runtime
 
 
 async def session_config_of(flow: http.HTTPFlow, route: Route, runtime: Runtime) -> SessionConfig | None:
-    """None if the session has no tools. None as well if its configuration cannot be read: then the flow gets an error
-    as its response, unless it goes on unchanged in that case."""
+    """None if the session has no tools, or if its configuration cannot be read: then the flow gets an error as its
+    response, unless the settings let it pass unchanged."""
     try:
         return await runtime.grafter.session_config(route.session)
     except EXCHANGE_FAILED as error:

@@ -1,5 +1,5 @@
-"""A flow for each request of a loop, visible in the flow list, in `-w` files and to every other addon. What the flow
-holds after its hooks is what is sent, and what the loop receives."""
+"""A flow for each request of a loop, visible in the flow list, in `-w` files and to every other addon. The loop sends
+the flow's request and receives its answer as they are after the hooks."""
 
 import time
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received
 from addon.settings import Settings
 
 METADATA = "graft"
-"""The key in a flow's metadata for what a script or a replay needs to know beyond the flow itself. `request` numbers,
-from 1, the requests that the proxy makes itself."""
+"""The key in a flow's metadata for the facts that a script or a replay needs besides the flow. `request` numbers the
+proxy's requests for a client, from 1."""
 
 NOT_SENT = frozenset(
     {
@@ -50,8 +50,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class LoopClient:
-    """The client that a loop answers. `via`: the upstream proxy of its requests; `streams`: whether the model streams
-    its answers; `metadata`: added to each flow."""
+    """The client that a loop answers. `via`: the upstream proxy of its requests. `streams`: whether the model streams
+    its answers. `metadata`: added to each flow."""
 
     client: connection.Client
     origin: Origin
@@ -61,13 +61,13 @@ class LoopClient:
 
 
 class ShadowFlows:
-    """Makes a flow for each exchange of a loop. `flows`: the flows made here, which other hooks leave alone."""
+    """Makes a flow for each exchange of a loop. `flows`: the flows made here, which other hooks ignore."""
 
     def __init__(self) -> None:
         self.flows = FlowState[Origin]("origin")
         self.settings: Callable[[], Settings] = Settings
         self.has_comments = False
-        """Whether each flow says what it is, for a list of flows."""
+        """Whether each flow has a comment, for a list of flows."""
 
     def of(self, client: LoopClient) -> "LoopWatcher":
         return LoopWatcher(self, client)
@@ -108,18 +108,18 @@ class ShadowExchange:
         self.flow = shadow
         self._streams = streams
         self._settings = settings
-        self._answer: Received | None = None  # once the hook of the whole answer has run
+        self._answer: Received | None = None  # set after the hook of the whole answer
         self._body = bytearray()
 
     async def begin(self) -> None:
         shadow = self.flow
-        shadow.is_replay = "request"  # or mitmproxy asks for a proxy password, which the client has shown already
+        shadow.is_replay = "request"  # otherwise mitmproxy demands a proxy password, which the client has already sent
         await _run_hook("requestheaders", shadow)
         shadow.is_replay = None
         if shadow.error is None:
             await _run_hook("request", shadow)
         if shadow.error is None and shadow.response is not None:
-            # another addon has answered, as `--server-replay` does
+            # another addon has answered, for example `--server-replay`
             shadow.response.timestamp_start = time.time()
             await _run_hook("responseheaders", shadow)
             await self._end()
@@ -183,7 +183,7 @@ class ShadowExchange:
         shadow.live = False
 
     async def _end(self) -> None:
-        """The answer is complete."""
+        """Run the hook of the complete answer."""
         response = self.flow.response
         assert response is not None
         response.timestamp_end = time.time()
@@ -193,7 +193,7 @@ class ShadowExchange:
         if self.flow.error is not None or response is None:
             self._answer = _killed()
             return
-        # an addon may have compressed the body, and a replay may hold it compressed
+        # an addon may have compressed the body, and a replay may contain it compressed
         body = body_of(response, self._settings.max_answer)
         if body is None and response.data.content is not None:
             self._answer = _error(502, "UNAVAILABLE", UNDECODED)
@@ -219,7 +219,7 @@ def _error(code: int, status: str, message: str) -> Received:
 
 @lru_cache(maxsize=256)
 def netloc(url: str) -> str:
-    """A URL's host, and its port unless it is the scheme's default. Cached: a loop repeats the same URLs."""
+    """A URL's host, with its port unless it is the scheme's default. Cached, because a loop repeats its URLs."""
     return httpx2.URL(url).netloc.decode()
 
 

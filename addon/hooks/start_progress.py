@@ -1,4 +1,4 @@
-"""Says that MCP servers are coming up: by a line that turns on a terminal, by one line of the log elsewhere."""
+"""Shows that MCP servers are starting: by an animated line on a terminal, by one line of the log elsewhere."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ logger = logging.getLogger("toolgraft")
 
 _PAUSE = 0.1
 _QUICK = 0.3
-"""Seconds within which most servers are up: nothing is said of them."""
+"""Seconds within which most servers start. Nothing is shown before."""
 _LONGEST_NAME = 64
 _FRAMES, _ASCII_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 _ERASE = "\r\x1b[K"
@@ -25,7 +25,7 @@ _ERASE = "\r\x1b[K"
 
 @contextlib.asynccontextmanager
 async def start_progress(source: ToolSource | None) -> AsyncIterator[None]:
-    """While the body starts this source."""
+    """Shows progress while the body starts this source."""
     if source is None or not source.server_states():
         yield
         return

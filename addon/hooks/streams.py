@@ -17,8 +17,8 @@ Stage = Callable[[bytes], bytes | Iterable[bytes]]
 
 
 class WholeResponse(http.Response):
-    """A response that mitmproxy receives whole, whatever scripts set as its `stream`. Their callable is applied to the
-    whole body by `pass_whole`. Copies, and responses made from its state, are mitmproxy's own."""
+    """A response that mitmproxy receives whole, whatever scripts set as its `stream`. `pass_whole` applies their
+    callable to the whole body. Copies, and responses made from its state, are of mitmproxy's class."""
 
     from_state = http.Response.from_state
 
@@ -42,7 +42,7 @@ def receive_whole(flow: http.HTTPFlow) -> None:
 
 
 def pass_whole(flow: http.HTTPFlow) -> None:
-    """Apply the script's stage to a complete answer, once the addon is done with it."""
+    """Apply the script's callable to a complete answer, after the addon has processed it."""
     response = flow.response
     if not isinstance(response, WholeResponse) or response.stage is None or response.data.content is None:
         return
@@ -51,7 +51,7 @@ def pass_whole(flow: http.HTTPFlow) -> None:
         response.data.content = _joined(stage(response.data.content)) + _joined(stage(b""))
     except Exception:
         logger.exception("a script's stream callable failed")
-        # the script might have removed something from it
+        # the script may have intended to remove a part of it
         response.data.content, response.data.status_code, response.data.reason = b"", 502, b"Bad Gateway"
     if b"transfer-encoding" not in names(response.headers):
         put(response.headers, b"content-length", b"%d" % len(response.data.content))
@@ -62,15 +62,15 @@ def _joined(given: bytes | Iterable[bytes]) -> bytes:
 
 
 def is_stream(response: http.Response, *, asked: bool) -> bool:
-    """Whether a model's answer is a stream: because it was `asked` for, or by its content type."""
+    """Whether a model's answer is a stream: because a stream was `asked` for, or by its content type."""
     if not is_answer(response.status_code):
         return False
     return asked or (value(response.headers, b"content-type") or "").lower().startswith("text/event-stream")
 
 
 def send_instead(flow: http.HTTPFlow, response: http.Response) -> None:
-    """Send this response to the client, and nothing of the answer whose head has just arrived. Its body is received and
-    dropped, because a hook cannot stop an upstream."""
+    """Send this response to the client instead of the answer whose head has just arrived. The answer's body is received
+    and dropped, because a hook cannot stop an upstream."""
     body = [response.content or b""]
     response.data.content = None
     response.stream = lambda chunk: [body.pop()] if body else []
@@ -78,8 +78,8 @@ def send_instead(flow: http.HTTPFlow, response: http.Response) -> None:
 
 
 def comes_whole(flow: http.HTTPFlow, settings: Settings) -> bool:
-    """Whether an answer must be complete before it is passed on: because of `graft_stream`, or of a `modify_body` rule
-    that may match it, since those rules need whole bodies."""
+    """Whether an answer must be complete before it is passed on: because of `graft_stream`, or because a `modify_body`
+    rule, which needs a whole body, may match it."""
     if settings.stream == "off":
         return True
     addon = ctx.master.addons.get("modifybody")

@@ -25,7 +25,7 @@ class ToolRow(NamedTuple):
 
 
 def tool_rows(toolset: Toolset | None, shared: Sequence[Document], executors: Executors) -> list[ToolRow]:
-    """The session's own tools, then those of the proxy that it has as well (`shared`)."""
+    """The session's own tools, then the proxy's tools that it has too (`shared`)."""
     rows: list[ToolRow] = []
     for declaration in toolset.declarations if toolset is not None else ():
         rules = toolset.rules.get(str(declaration["name"]), ToolRules()) if toolset is not None else ToolRules()
@@ -39,7 +39,7 @@ def tool_rows(toolset: Toolset | None, shared: Sequence[Document], executors: Ex
 
 
 def tool_groups(rows: Sequence[ToolRow]) -> Iterator[str]:
-    """A line for the tools of each source that are run in the same way."""
+    """One line for the tools of each source that are run in the same way."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         groups.setdefault((row.source, row.run_by), []).append(row.name)

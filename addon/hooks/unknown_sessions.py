@@ -1,4 +1,4 @@
-"""Tells the user, once for each name, that a client named a session without tools: the name may be misspelt."""
+"""Logs, once for each name, that a client named a session without tools: the name may be misspelt."""
 
 import difflib
 import logging
@@ -10,10 +10,10 @@ from store.base import Store, StoreError
 logger = logging.getLogger("toolgraft")
 
 _MOST_NAMES = 100
-"""The most names that are mentioned: clients choose them."""
+"""The most names that are logged. Limited because clients choose them."""
 
 _MOST_SESSIONS = 1000
-"""Sessions among which the nearest name is looked for."""
+"""The most sessions that are searched for the nearest name."""
 
 
 class UnknownSessions:
@@ -21,7 +21,7 @@ class UnknownSessions:
         self._mentioned: set[str] = set()
 
     def mention(self, session: str, store: Store) -> None:
-        """Returns at once."""
+        """Starts the check and returns immediately."""
         if session in self._mentioned or len(self._mentioned) >= _MOST_NAMES:
             return
         self._mentioned.add(session)

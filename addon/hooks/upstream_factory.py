@@ -28,14 +28,14 @@ class MitmUpstreamFactory:
             self._via = vias[0] if vias else None
 
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
-        # a front door has no mitmproxy connection: this one tells addons where the flow came from
+        # a front door has no mitmproxy connection; this one shows addons the flow's origin
         client = Client(
             peername=caller.address,
             sockname=("127.0.0.1", 0),
             state=ConnectionState.OPEN,
             timestamp_start=time.time(),
         )
-        # a front door always keeps its caller's tools: the metadata tells this to a replay of a -w file too
+        # a front door always keeps its caller's tools, and the replay of a `-w` file needs to know that
         metadata = (("session", caller.session), ("client_tools", "keep"))
         loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
         return Upstream(self.pool.connections_for, self.shadow_flows.of(loop_client))

@@ -1,4 +1,4 @@
-"""The pooled connections for the proxy's own requests to models, made with mitmproxy's options for connections."""
+"""The pooled connections for the proxy's own requests to models, made according to mitmproxy's options."""
 
 import asyncio
 import os
@@ -23,10 +23,10 @@ _OPTIONS = frozenset(
         "upstream_auth",
     }
 )
-"""mitmproxy's options that shape a connection."""
+"""mitmproxy's options that affect a connection."""
 
 _MOST_HOSTS = 1024
-"""The number of hosts whose certificate is cached. It is bounded because clients choose the regions in host names."""
+"""The most hosts whose certificate is cached. Limited because clients choose the regions in host names."""
 
 
 class UpstreamPool:
@@ -40,7 +40,8 @@ class UpstreamPool:
             self._retire()
 
     async def close(self) -> None:
-        """Call this after the loops have ended: to a loop a request cut off here looks like a failing upstream."""
+        """Call this after the loops have ended: a loop would take a request that is cut off here for a failing
+        upstream."""
         self._retire()
         retired, self._retired = self._retired, []
         await asyncio.gather(*(one.aclose() for one in retired))
@@ -67,7 +68,7 @@ class UpstreamPool:
         return self._connections[key]
 
     def _certificate_for(self, host: str) -> str:
-        """Cached: reading an option copies it, and the search touches the disk."""
+        """Cached, because reading an option copies it, and the search reads the disk."""
         found = self._certificates.get(host)
         if found is None:
             if len(self._certificates) >= _MOST_HOSTS:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Operation(enum.StrEnum):
-    """The operation of a request, by its name in the URL."""
+    """An operation, by its name in the URL."""
 
     GENERATE = "generateContent"
     STREAM = "streamGenerateContent"
@@ -18,7 +18,7 @@ class Operation(enum.StrEnum):
 
 
 class Framing(enum.StrEnum):
-    """How a successful response is framed. Errors may be plain JSON in any case."""
+    """The framing of a successful response. Errors may be plain JSON in any case."""
 
     JSON = "json"
     SSE = "sse"
@@ -27,19 +27,19 @@ class Framing(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One request. A path lists the keys that lead to a document inside the body; () is the body itself."""
+    """One request. A path is the sequence of keys that leads to a document inside the body; () is the body itself."""
 
     surface: str
     operation: Operation
     framing: Framing
     model: str
-    """The bare id from the URL; for `endpoints/E` the endpoint's id; "" if the URL does not name the model."""
+    """The bare id from the URL; for `endpoints/E` the endpoint's id; "" if the URL names no model."""
     request_path: tuple[str, ...]
-    """The path of the request's own fields (contents, tools, toolConfig …) in the request body."""
+    """The path to the request's fields (contents, tools, toolConfig …) in the request body."""
     response_path: tuple[str, ...]
-    """The path of the GenerateContentResponse in the answer, or in each event or element of a stream."""
+    """The path to the GenerateContentResponse in the answer, or in each event or element of a stream."""
     resource: str = ""
-    """The model as a body of the Developer API names it, `models/M` or `tunedModels/M`; "" on other surfaces."""
+    """The model as named in a body of the Developer API, `models/M` or `tunedModels/M`; "" on other surfaces."""
     is_vertex: bool = False
     """Whether Vertex AI processes the request, directly or behind Firebase. Vertex AI does not support
     includeServerSideToolInvocations and its parts, and accepts longer function names."""

@@ -62,7 +62,7 @@ class ChatWire(Wire):
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
         if (item.data or b"").strip() == self.done:
             return b""  # `end` writes the only one
-        # an event that could not be read is not the one that was read last
+        # an event that could not be read is not the last one read
         renumbered = self._answers.forward() if document is not None else None
         return super().passthrough_event(item) if renumbered is None else self._framed(encode(renumbered))
 

@@ -1,6 +1,6 @@
-"""Code Assist, which gemini-cli's login and Antigravity use: requests and answers have an envelope.
+"""Code Assist, for gemini-cli's login and Antigravity: requests and answers have an envelope.
 
-The answer of `countTokens` has no envelope, but it is not inspected.
+The answer of `countTokens` has no envelope, but is not inspected.
 """
 
 import re

@@ -10,13 +10,12 @@ from addon.surfaces.base import Target
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What is known of a request before anything is done to it: made once, at a proxy port or a front door. It holds
-    the client's secrets, so it stays in this process.
+    """A request before any processing, made once at a proxy port or a front door. It holds the client's secrets, so it
+    must stay in this process.
 
     `session`: its name. `body`: decompressed. `url`, `fields`: the client's URL and headers. `asker`: who asks, as in
-    `core.history.asker`, or the digest of that. `takes_ids`: whether this version of the API knows ids of calls.
-    `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places. `at_door`: a front door has
-    made the Gemini request of the client's.
+    `core.history.asker`, or its digest. `takes_ids`: whether this version of the API supports ids of calls. `turn_ids`:
+    the ledger's turn ids of Contents, by their index, where known. `at_door`: a front door made the Gemini request.
     """
 
     target: Target

@@ -1,6 +1,6 @@
 """The Live API: WebSockets at the hosts of the Developer API and Vertex AI, with a GET as handshake.
 
-The path holds only the version of the API. Model and tools are in the frames.
+The path contains only the API's version. Model and tools are in the frames.
 """
 
 import re

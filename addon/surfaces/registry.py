@@ -1,6 +1,6 @@
-"""Finds the surface of a request, if any. This module lists all surfaces: a new one needs one line here.
+"""Finds the surface of a request, if any. Lists all surfaces: a new one needs one line here.
 
-`match` runs for every request of the proxy. Other hosts cost one look-up in a cache.
+`match` runs for every request of the proxy. For other hosts it costs one look-up in a cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from addon.surfaces.base import Framing, Operation, Target
 from addon.surfaces.surface import Surface
 from addon.surfaces.wire import Wire
 
-# The order matters only for `match_path`: `/v1/projects/…` is Vertex's before it is Firebase's.
+# The order matters only for `match_path`: Vertex comes before Firebase for `/v1/projects/…`.
 SURFACES: tuple[Surface, ...] = (
     developer.SURFACE,
     vertex.SURFACE,
@@ -27,7 +27,7 @@ SURFACES: tuple[Surface, ...] = (
 
 _ANY_CASE = [(surface, re.compile(surface.path.pattern, re.IGNORECASE)) for surface in SURFACES]
 _ENCODINGS = 3
-"""How often a path may be percent-encoded repeatedly."""
+"""The most percent-encodings of a path, one inside another, that are resolved."""
 
 _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is not None}
 
@@ -51,8 +51,8 @@ def is_surface_host(host: str) -> bool:
 
 
 def is_surface_path(host: str, path: str) -> bool:
-    """Whether a server could read a path as one of a surface at this host, for any method: servers differ in how they
-    resolve dots, drop parameters and decode. Used to decide who may send a request; `match` decides what is
+    """Whether a server could read a path as a surface's at this host, for any method: servers resolve dots, drop
+    parameters and decode in different ways. Decides who may send a request; `match` decides which requests are
     rewritten."""
     surfaces = _surfaces_of(host)
     if not surfaces:
@@ -62,7 +62,7 @@ def is_surface_path(host: str, path: str) -> bool:
 
 
 def _plain(path: str) -> str:
-    """A path as the most lenient server reads it."""
+    """The path as the most lenient server reads it."""
     path = re.split("[?#]", path, maxsplit=1)[0]
     for _ in range(_ENCODINGS):
         if "%" not in path:
@@ -79,19 +79,19 @@ def _plain(path: str) -> str:
 
 
 def takes_ids(target: Target, path: str) -> bool:
-    """Whether the API version in a request's path supports ids of calls: Vertex's v1 does not."""
+    """Whether the API version in a request's path supports ids of calls. Vertex's v1 does not."""
     return target.surface != "vertex" or not path.lstrip("/").startswith("v1/")
 
 
 def wire_of(target: Target) -> Wire:
-    """A Wire of the request's surface, for one exchange."""
+    """A Wire for one exchange of the request's surface."""
     return _WIRES.get(target.surface, Wire)(target)
 
 
 def home_of(path: str) -> str | None:
     """The Google host for a path that identifies its surface; None for the Developer API and all other paths.
 
-    With it, a reverse proxy to one Gemini host also serves clients of the other surfaces, under one base URL.
+    A reverse proxy to one Gemini host uses it to serve clients of all surfaces under one base URL.
     """
     for surface in SURFACES:
         if surface.home is not None and (host := surface.home(path)) is not None:

@@ -1,4 +1,4 @@
-"""Describes a surface: which requests are its own. Matching is in `registry`."""
+"""Describes a surface: the requests that belong to it. `registry` matches them."""
 
 import re
 from collections.abc import Callable
@@ -24,12 +24,12 @@ class Surface:
     request_path: tuple[str, ...] = ()
     response_path: tuple[str, ...] = ()
     home: Callable[[str], str | None] | None = None
-    """Returns the host that serves a path, for any operation, if the path shows that it belongs to this surface."""
+    """Returns the host for a path, for any operation, if the path identifies this surface."""
     wire: Callable[[Target], Wire] | None = None
-    """The Wire of a surface whose format is not Gemini's own."""
+    """The Wire of a surface with another format than Gemini's."""
     method: str = "POST"
     """The HTTP method; GET for a WebSocket, whose frames are rewritten."""
 
 
 METHOD = r":(?P<operation>generateContent|streamGenerateContent|countTokens)"
-"""The end of a path that names an operation. `batchGenerateContent` and similar operations are excluded."""
+"""The end of a path that names an operation, without `batchGenerateContent` and similar operations."""

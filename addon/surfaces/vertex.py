@@ -10,7 +10,7 @@ _HOME = re.compile(r"/+v1(?:alpha1|beta1)?/(?:projects/[^/]+/locations/(?P<locat
 
 
 def home(path: str) -> str | None:
-    """The host of a path. Each location has its own host, and continents have another form of host; `global` and
+    """The host for a path. Each location has its own host; continents have another form of host, and `global` and
     express use the common host."""
     found = _HOME.match(path)
     if found is None:

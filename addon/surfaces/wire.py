@@ -20,14 +20,14 @@ from addon.surfaces.base import Framing, Operation, Target
 
 
 class Wire:
-    """One exchange. Its methods are called in the order in which they stand here, and may keep state for the next.
+    """One exchange. Its methods are called in the order of their definition, and may keep state for the next.
 
     `native`: the messages are Gemini's, so answers can be inspected while they pass. Answers of other formats are
-    always written anew, by a loop. `target`: the request; its framing is final once the request has been read, if the
-    URL does not determine it. `events_sent` counts the written events. `dropped`: after `write`, what this format
+    always rewritten, by a loop. `target`: the request; its framing is final once the request has been read, if the URL
+    does not determine it. `events_sent` counts the written events. `dropped`: after `write`, the parts that this format
     cannot express, for a warning.
 
-    `keeps_history`: the service stores the history, and the request names it. That name must be mapped even if the
+    `keeps_history`: the service stores the history, and the request names it. The name must be mapped even if the
     request gets no grafted tools, and each call that the service waits for needs a response. `keeps_answer`: the next
     request may name this answer, and the service then waits for responses to its calls.
     """
@@ -59,18 +59,18 @@ class Wire:
         return path
 
     def read(self, body: bytes, known: Prefix | None = None) -> Request:
-        """The request in Gemini's form, with `contents`, `tools`, `toolConfig`, `generationConfig` and `model` as
-        Gemini has them. Also reads the rewritten body, before it goes upstream. Raises Malformed."""
+        """The request in Gemini's form, with `contents`, `tools`, `toolConfig`, `generationConfig` and `model`. Also
+        reads the rewritten body, before it goes upstream. Raises Malformed."""
         return parse(body, self.path(body), known)
 
     def write(self, request: Request, replaced: Mapping[str, bytes | None], contents: Sequence[Piece] | None) -> bytes:
-        """The body that goes upstream, for a request that `read` returned. Arguments as in `request.assemble`."""
+        """The body for upstream, of a request that `read` returned. Arguments as in `request.assemble`."""
         if self._counts_contents_alone(request) and replaced.get("tools") is not None:
             return self._with_tools_counted(assemble(request, {}, contents), replaced)
         return assemble(request, replaced, contents)
 
     def _counts_contents_alone(self, request: Request) -> bool:
-        """Whether this is a countTokens request of the Developer API in the form that has only `contents`."""
+        """Whether this is a countTokens request of the Developer API in the form with `contents` only."""
         if self.target.operation is not Operation.COUNT or not self.target.resource or request.outer_names:
             return False
         return any(member.name == "contents" for member in request.members)
@@ -92,9 +92,9 @@ class Wire:
     def next_request(
         self, request: Request, added: Sequence[Document], mode: str | None, token: str | None = None
     ) -> bytes:
-        """The next request of a loop: the request that was read last, with `added` after its own Contents. `added`:
-        all Contents since the loop began. `mode`: the function calling mode from now on ("NONE", "AUTO", or None for no
-        change). `token`: repeat the previous request to get the rest of its answer."""
+        """The next request of a loop: the last request read, with `added` after its own Contents. `added`: all Contents
+        since the loop began. `mode`: the function calling mode from now on ("NONE", "AUTO", or None for no change).
+        `token`: repeat the previous request to get the rest of its answer."""
         pieces: list[Piece] = [span for turn in request.history.turns for span in turn.spans]
         pieces += [encode(content) for content in added]
         replaced = mode_set(request, mode)
@@ -108,7 +108,7 @@ class Wire:
         return request.value("systemInstruction") or b""
 
     def project_and_chat(self, request: Request) -> tuple[str, str]:
-        """The project that the request body names, and the client's name for the chat; "" for none."""
+        """The project named in the request body, and the client's name for the chat; "" for none."""
         return "", ""
 
     # --- answers ----------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Wire:
 
     @property
     def is_within_call(self) -> bool:
-        """Whether the stream is within a call, so that an event that cannot be read may be a piece of it."""
+        """Whether the stream is within a call, so that an unreadable event may be a piece of it."""
         return False
 
     def unfinished_response(self) -> Document | None:
@@ -159,8 +159,8 @@ class Wire:
         return item.raw
 
     def event(self, visible: Document, raw: Document | None = None) -> bytes:
-        """A visible response as an event of the stream. `raw`: the document that it was in; None for the proxy's own
-        response."""
+        """A visible response as an event of the stream. `raw`: the document that contained it; None for a response made
+        by the proxy."""
         return self._framed(encode(self._wrap(visible, raw)))
 
     def end(self) -> bytes:
@@ -174,7 +174,7 @@ class Wire:
         return encode(self._wrap(visible, raw))
 
     def reply(self, answer: Document) -> tuple[str, bytes]:
-        """The content type and the body of a complete answer that the proxy makes itself."""
+        """The content type and the body of a complete answer made by the proxy."""
         if self.target.framing is Framing.JSON:
             return replies.content_type("json"), self.whole_body(answer)
         return replies.content_type(self.target.framing.value), self.event(answer) + self.end()
@@ -199,14 +199,14 @@ class Wire:
         return (b"[" if self.events_sent == 1 else SEPARATOR) + body
 
     def _wrap(self, visible: Document, raw: Document | None) -> Document:
-        """The response in its envelope. `raw`: the document that the response was in, if any."""
+        """The response in its envelope. `raw`: the document that contained the response, if any."""
         for key in reversed(self.target.response_path):
             visible = {**(raw or {}), key: visible}
         return visible
 
 
 def mode_set(request: Request, mode: str | None) -> dict[str, bytes | None]:
-    """The replacements that set a request's function calling mode. None, or a mode that needs no change: {}."""
+    """The replacements that set a request's function calling mode; {} for None, or for a mode that needs no change."""
     if mode is None or request.value("tools") is None:
         return {}
     config = decode(request.value("toolConfig") or b"{}")
