@@ -3,10 +3,15 @@ byte for byte, and the client gets what it then remembered. `make.py` makes the 
 
 import itertools
 import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import httpx2
 import pytest
+from mitmproxy import http
 
+from addon.hooks.looping import Looping
+from addon.loop.server import LoopAnswer
 from store.models import Policy, Status, Toolset
 from tests.e2e.proxies import DECLARATIONS, sse, text_of
 from tests.flows.recordings import RECORDINGS, RESULTS, flows_of, sent_by_client, turn_ids
@@ -15,6 +20,36 @@ from tests.hooks.harness import Hooks, request, response
 
 def text_in(body: bytes, kind: str) -> str:
     return text_of(sse(body.decode()) if kind == "text/event-stream" else json.loads(body))
+
+
+class Upstream(httpx2.AsyncBaseTransport):
+    """Answers with a recorded stream, in these pieces. `asked`: the request's body."""
+
+    def __init__(self, kind: str, pieces: Sequence[bytes]) -> None:
+        self.kind = kind
+        self.pieces = pieces
+        self.asked = b""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked = await request.aread()
+        return httpx2.Response(200, headers={"content-type": self.kind}, content=self._body())
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
+
+
+async def streamed(hooks: Hooks, flow: http.HTTPFlow, upstream: Upstream) -> bytes:
+    """What the client gets of a stream."""
+    vars(hooks.part(Looping).pool)["connections_for"] = lambda _: upstream
+    answering = hooks.destination(flow)
+    assert isinstance(answering, LoopAnswer)
+    got: list[bytes] = []
+    while not answering.over:
+        got += [piece for piece in await answering.take() if isinstance(piece, bytes)]
+    assert answering.error is None
+    answering.settle_handover(True)
+    return b"".join(got)
 
 
 def test_there_are_recordings() -> None:
@@ -38,13 +73,17 @@ async def test_the_recorded_requests_go_upstream(path: Path, size: int, monkeypa
             assert before.response is not None
             session = {"x-graft-session": path.stem}
             flow = await hooks.ask(request(before.request.url, sent_by_client(before), session))
-            assert flow.request.content == before.request.content
-
             kind = before.response.headers["content-type"]
             recorded_body = before.response.content or b""
-            pieces = [recorded_body[n : n + size] for n in range(0, len(recorded_body), size)]
-            answer = response(recorded_body, kind)
-            got = await hooks.answer(flow, answer, pieces if kind == "text/event-stream" else None)
+            if kind == "text/event-stream":
+                pieces = [recorded_body[n : n + size] for n in range(0, len(recorded_body), size)]
+                upstream = Upstream(kind, pieces)
+                got = await streamed(hooks, flow, upstream)
+                sent: bytes | None = upstream.asked
+            else:
+                sent = flow.request.content
+                got = await hooks.answer(flow, response(recorded_body, kind))
+            assert sent == before.request.content
             if passed:
                 assert got == recorded_body
             else:

@@ -287,6 +287,7 @@ def test_other_websockets_are_not_live(path: str) -> None:
 def test_every_surface_module_is_registered_once_under_its_own_name() -> None:
     modules = {info.name for info in pkgutil.iter_modules(addon.surfaces.__path__)} - {
         "base",
+        "incoming",
         "registry",
         "surface",
         "wire",
