@@ -93,8 +93,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server that a source's tools come from. `tools`: their number. `error`: why it is down. `last_error`: why it
-    was down last, as noticed at `last_error_at` (Unix time); None: it never was."""
+    """A server of a source. `tools`: their number. `error`: why it is down. `last_error`: why it was last down, noticed
+    at `last_error_at` (Unix time); None: it never was."""
 
     name: str
     is_up: bool
@@ -130,8 +130,8 @@ class ToolSource(abc.ABC):
         return ()
 
     async def restart(self, server: str) -> bool:
-        """Restart the server of this name, as `server_states` has it. Returns whether this source has it, once it is up
-        again or has failed to come up. Calls in progress there fail."""
+        """Restart the server of this name (see `server_states`). Calls in progress there fail. Returns whether this
+        source has the server, once it is up again or has failed to start."""
         return False
 
     @abc.abstractmethod

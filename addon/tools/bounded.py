@@ -23,7 +23,7 @@ async def bounded[T](call: Callable[[], Awaitable[T]], seconds: float | None, na
     task.set_name(name)
     task.add_done_callback(_retrieve_exception)
     try:
-        if not task.done():  # an event loop may run a task at once
+        if not task.done():  # an eager task may have ended already
             await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
         await _end(task)

@@ -91,8 +91,8 @@ class Combined(ToolSource):
 
     async def prepare(self, sources: Sequence[ToolSource]) -> ToolTable:
         """Open those of these sources that are not in use. Returns the tools of all. Raises SourceError, with the new
-        ones closed, if one cannot be opened, if names clash, or if a server that is up would give way to one that is
-        not."""
+        sources closed, if one cannot be opened, if names clash, or if a server that is down would replace one that is
+        up."""
         new = [source for source in sources if source not in self._sources]
         for source in new:
             source.changed = self._refresher.request
@@ -116,8 +116,8 @@ class Combined(ToolSource):
                 raise SourceError(f"MCP server {state.name} does not come up as it is now configured: {state.error}")
 
     def replace(self, sources: Sequence[ToolSource], tools: ToolTable) -> None:
-        """Use these sources, which are open, and their tools from now on. Calls in progress end at the source where
-        they began; one that is left out is closed then."""
+        """Use these open sources and their tools. Calls in progress end at the source where they began; a source that
+        is left out is closed after them."""
         for source in (one for one in self._sources if one not in sources):
             source.changed = None
             if source in self._opened:
@@ -126,7 +126,7 @@ class Combined(ToolSource):
                 self._retiring.add(task)
                 task.add_done_callback(self._retiring.discard)
         self._sources, self._tools = list(sources), tools
-        self._refresher.request()  # a list may have changed meanwhile
+        self._refresher.request()  # a list may have changed since
 
     async def discard(self, sources: Sequence[ToolSource]) -> None:
         """Close prepared sources that are not used."""

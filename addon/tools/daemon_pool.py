@@ -63,7 +63,7 @@ class DaemonPool:
                 except BaseException as e:
                     error = ToolError(error_text(e))
                     error.__cause__ = e
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any longer
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._submit(work)
@@ -92,7 +92,7 @@ class DaemonPool:
     def _serve(self, work: Callable[[], None] | None) -> None:
         while work is not None:
             work()
-            work = None  # release what the call refers to
+            work = None  # drops references to the call
             with self._lock:
                 if self._closed or self._idle >= MAX_IDLE:
                     break

@@ -22,8 +22,8 @@ class EgressRefused(Exception):
 
 
 class Egress:
-    """Says which addresses may be connected to. `own_ports`: the proxy's current listening ports. They are refused on
-    every address of this machine, because a tool would have the proxy's own rights there."""
+    """Decides which addresses tools may connect to. `own_ports`: the proxy's current listening ports, which are refused
+    on every address of this machine, because a tool would have the proxy's rights there."""
 
     def __init__(self, rules: Sequence[EgressRule] = (), own_ports: Callable[[], Collection[int]] = frozenset) -> None:
         self._rules = rules
@@ -44,12 +44,12 @@ class Egress:
 
 
 class EgressTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to the first allowed address of their host that answers. Raises EgressRefused, and what httpx2
-    raises."""
+    """Sends requests to the first allowed address of their host that answers. Raises EgressRefused and httpx2's
+    errors."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
-        self._by_host: dict[str, httpx2.AsyncHTTPTransport] = {}  # a connection's certificate was checked for one host
+        self._by_host: dict[str, httpx2.AsyncHTTPTransport] = {}  # a certificate is checked for one host
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url, timeouts = request.url, request.extensions.get("timeout", {})
@@ -87,14 +87,13 @@ class EgressTransport(httpx2.AsyncBaseTransport):
 
 @cache
 def trust() -> ssl.SSLContext:
-    """The system's certificate authorities, for tools of all kinds. Reading them takes some 30 ms, hence once.
-
-    `SSL_CERT_FILE` does not count: a shell that is set up for a client names the proxy's own authority there."""
+    """The system's certificate authorities, read once (30 ms). `SSL_CERT_FILE` is ignored: in a shell that is set up
+    for a client, it names the proxy's own authority."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 def is_own_address(host: str) -> bool:
-    """Whether an address literal is this machine's: a socket can be bound only to those."""
+    """Whether an address literal is this machine's, so that a socket can be bound to it."""
     host = host.strip("[]")
     try:
         address = unwrap_address(host)

@@ -82,7 +82,7 @@ class Endpoint(BaseModel):
 
 
 def endpoint_client(egress: Egress) -> httpx2.AsyncClient:
-    """The client that all executors share. It keeps no cookies, and connections for one owner each."""
+    """The client that all executors share. It keeps no cookies, and separate connections for each owner."""
     return httpx2.AsyncClient(
         transport=OwnedConnections(lambda: EgressTransport(egress)),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
@@ -222,7 +222,7 @@ def _encoded(call: Mapping[str, Any]) -> bytes:
 
 
 def _why(error: httpx2.TransportError) -> str:
-    """Only messages of failed connections are used: others may quote what was sent or received."""
+    """The message of a failed connection; for other errors a fixed text, because theirs may quote data."""
     if isinstance(error, httpx2.ConnectError):
         return str(error) or "the connection failed"
     return "no connection in time" if isinstance(error, _NOT_SENT) else "the connection broke"

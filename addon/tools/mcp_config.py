@@ -203,7 +203,6 @@ def _field(location: tuple[int | str, ...]) -> str:
 
 
 def _message(error: ErrorDetails) -> str:
-    """The problem, and what is expected."""
     kind = error["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"is unknown; known fields: {', '.join(_known_fields(error['loc'][:-1]))}"

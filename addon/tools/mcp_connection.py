@@ -31,7 +31,7 @@ _CONNECT_TIMEOUT = 60.0  # seconds for one attempt: a first start may have to do
 _CLOSE_TIMEOUT = 5.0
 _STABLE = 10.0  # seconds after which the end of a connection is not a failed attempt
 _MAX_DELAY = 30.0  # seconds between attempts
-_PATIENCE = 1.0  # a call waits for an attempt that begins within so many seconds
+_PATIENCE = 1.0  # seconds: a call waits for an attempt that begins within this time
 
 _RESTARTS, _CLOSED = "it is being restarted", "it is closed"
 
@@ -103,7 +103,7 @@ class Connection:
         await asyncio.wait([task])
 
     async def client(self) -> Client:
-        """The client, as soon as there is a connection. Raises ToolError."""
+        """The client, once connected. Raises ToolError."""
         if self._client is None:
             if self._retry_at - time.monotonic() > _PATIENCE:
                 raise self._down_error()
@@ -119,13 +119,13 @@ class Connection:
         self._watch.end()
 
     async def restart(self, timeout: float) -> None:
-        """End the connection, and with it a process of this proxy, and connect anew. Calls in progress fail. Returns
-        when that has succeeded or failed, after `timeout` seconds at the latest."""
+        """End the connection (and the server's process, if this proxy started it), and connect again. Calls in progress
+        fail. Returns when this has succeeded or failed, after `timeout` seconds at the latest."""
         if self._task is None or self._watch.stopped:
             return
         attempts = self._attempts
         if self._is_connecting and not self._watch.has_streams:
-            attempts -= 1  # it is just being started: if that were cancelled, its process could stay
+            attempts -= 1  # it is starting: cancelling that could leave its process behind
         else:
             self._end_attempt()
         with suppress(TimeoutError):
@@ -134,7 +134,7 @@ class Connection:
                     await self._attempt_over.wait()
 
     def _end_attempt(self) -> None:
-        """Let the next attempt begin at once."""
+        """Let the next attempt begin without a delay."""
         self._restarting.set()
         self._call_waiting.set()
         if self._is_connecting:
@@ -142,7 +142,7 @@ class Connection:
         elif self._client is not None:
             self._set_down(_RESTARTS)
             self._watch.end()
-            self._attempt_scope.deadline = anyio.current_time() + _CLOSE_TIMEOUT  # a hanging server does not let go
+            self._attempt_scope.deadline = anyio.current_time() + _CLOSE_TIMEOUT  # a hanging server would block it
 
     def probe(self, client: Client) -> None:
         """Check that the server still answers, because a call ended without an answer."""

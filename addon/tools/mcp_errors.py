@@ -1,5 +1,5 @@
-"""Error messages about MCP servers, for the model and the log. The SDK's messages quote URLs and data; these contain at
-most the origin of a URL, and no data that was sent or received."""
+"""Error messages about MCP servers, for the model and the log. Unlike the SDK's messages, they contain at most the
+origin of a URL, and no data that was sent or received."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def says_only_that_it_failed(message: str) -> bool:
-    """Whether this is the SDK's message for an HTTP error status, which says nothing else."""
+    """Whether this is the SDK's message for an HTTP error status without details."""
     return message in ("Server returned an error response", "Not Found")
 
 

@@ -58,7 +58,7 @@ class PinnedSource:
 
 
 class Pins:
-    """Kept in a file, which `write` replaces as a whole. Raises SourceError if an existing file cannot be read."""
+    """The pins in a file, which `write` replaces as a whole. Raises SourceError if an existing file is unreadable."""
 
     def __init__(self, path: Path, write: Callable[[Path, str], None]) -> None:
         self._path = path
@@ -91,11 +91,11 @@ class Pins:
         return dict(self._sources)
 
     def restore(self, sources: Mapping[str, PinnedSource]) -> None:
-        """Take back `update` since `current`: the servers that would have replaced others are not used."""
+        """Undo each `update` since `current`, because the new servers are not used."""
         self._sources = dict(sources)
 
     def keep_only(self, servers: Iterable[str]) -> None:
-        """Forget the current tools of all other servers, which are no longer used. Their pins stay."""
+        """Forget the current tools of all other servers. Their pins stay."""
         kept = set(servers)
         self._sources = {name: source for name, source in self._sources.items() if name in kept}
 
@@ -103,8 +103,8 @@ class Pins:
         return [tool for server in self._sources for tool in self._held_back_of(server)]
 
     def accept(self, server: str, tool: str, digest: str) -> None:
-        """Accept a tool as it is now, whose digest must be `digest`. Raises NotHeldBack, ChangedAgain, and OSError if
-        the file cannot be written: the tool then stays held back."""
+        """Accept a tool's current version, which must have this digest. Raises NotHeldBack, ChangedAgain, and OSError
+        if the file cannot be written: the tool then stays held back."""
         found = next((one for one in self.held_back() if (one.server, one.tool) == (server, tool)), None)
         if found is None:
             raise NotHeldBack(f"the tool {tool} of the MCP server {server} is not held back")

@@ -32,7 +32,7 @@ from addon.tools.outcomes import outcomes_of
 from addon.tools.schema_checks import problems, schema_problem
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools
-RESTART_TIMEOUT = 15.0  # seconds that a restart is waited for
+RESTART_TIMEOUT = 15.0  # seconds to wait for a restart
 _MAX_PAGES = 100
 _MAX_WARNINGS = 1000  # about one server
 _BOUNDS = McpBounds()
@@ -127,7 +127,7 @@ class McpSource(ToolSource):
     ) -> None:
         (failure,) = await outcomes_of(
             [self._connection.close()], uncancelled=True
-        )  # a process whose end nobody awaits may stay
+        )  # awaited, so that no process is left behind
         if failure is not None:
             raise failure
 
@@ -152,7 +152,7 @@ class McpSource(ToolSource):
         return list(self._tools.values())
 
     async def call(self, name: str, args: Mapping[str, Any], *, call_id: str) -> Any:
-        """Run one call. The result is as `result_of` has it."""
+        """Run one call. Returns the result in the form of `result_of`."""
         if name not in self._tools:
             raise ToolError(f"there is no tool {name!r}")
         _check_sendable(args)
@@ -259,14 +259,14 @@ class McpSource(ToolSource):
         self._warn_once(f"the tool {tool!r} is left out: {why}")
 
     def _warn_once(self, message: str) -> None:
-        """A server may list its tools repeatedly."""
+        """Once, because a server may list its tools repeatedly."""
         if message not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(message)
             _log.warning("%s: %s", self.name, message)
 
 
 def _check_sendable(args: Mapping[str, Any]) -> None:
-    """Raises ToolError. The SDK would notice only when it writes the arguments, and end the connection."""
+    """Raises ToolError: otherwise the SDK fails while writing the arguments, and ends the connection."""
     try:
         msgspec.json.encode(args)
     except (ValueError, TypeError, RecursionError):

@@ -1,5 +1,5 @@
-"""Writes the stderr of an MCP server's process to the log. A terminal would obey its control sequences, and it may
-contain the secrets that the process was given."""
+"""Writes the stderr of an MCP server's process to the log, since it may contain the process's secrets, and control
+sequences that a terminal would obey."""
 
 import asyncio
 import os

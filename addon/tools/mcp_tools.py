@@ -60,7 +60,7 @@ def unknown_names(server: Server, names: Sequence[str]) -> str | None:
 
 def drop_invalid_tools(result: Any, left_out: Callable[[str, str], None]) -> None:
     """Remove invalid tools from a result of `tools/list`, in place: the SDK would refuse the whole result. Move each
-    outputSchema to `_meta`: the SDK would check results in the event loop, for any length of time."""
+    outputSchema to `_meta`: the SDK would check results in the event loop, without a time limit."""
     tools = result.get("tools") if isinstance(result, dict) else None
     if not isinstance(tools, list):
         return
@@ -97,7 +97,8 @@ def description_of(tool: mcp_types.Tool) -> dict[str, Any]:
 
 
 def is_destructive(tool: mcp_types.Tool) -> bool:
-    """Whether the server marks the tool as destructive. By the protocol, unmarked tools, which are most, may be too."""
+    """Whether the server marks the tool as destructive. By the protocol, tools without the mark may be destructive too,
+    but most tools have none."""
     return tool.annotations is not None and tool.annotations.destructive_hint is True
 
 
@@ -124,7 +125,7 @@ def result_of(result: mcp_types.CallToolResult) -> Any:
 
 
 def _structured(result: mcp_types.CallToolResult, media: Sequence[Media | None]) -> WithMedia:
-    """The structured content and its media. Servers may repeat the base64 of a block in it: the media stand there."""
+    """The structured content and its media. If it repeats the base64 of a block, the media take that place."""
     copies = {_data(block): one for block, one in zip(result.content, media, strict=True) if one is not None}
     placed: list[Media] = []
 
@@ -143,7 +144,7 @@ def _structured(result: mcp_types.CallToolResult, media: Sequence[Media | None])
 
 
 def _data(block: mcp_types.ContentBlock) -> str:
-    """The base64 of a block that has media."""
+    """The base64 of a media block."""
     if isinstance(block, mcp_types.ImageContent | mcp_types.AudioContent):
         return block.data
     assert isinstance(block, mcp_types.EmbeddedResource)

@@ -41,7 +41,7 @@ class Media:
 
 
 class Image(Media):
-    """An image. Its type is read from its bytes if it is not given. Raises ValueError if they do not tell."""
+    """An image. Without a type, its bytes determine it. Raises ValueError if they do not."""
 
     __slots__ = ()
 
@@ -53,21 +53,21 @@ class Image(Media):
 
 
 class WithMedia(NamedTuple):
-    """A result that does not say itself where its media belong."""
+    """A result with media that have no place in it."""
 
     value: Any
     media: Sequence[Media]
 
 
 def type_by_content(data: bytes) -> str | None:
-    """The media type that the first bytes tell."""
+    """The media type according to the first bytes."""
     if data[:4] == b"RIFF" and data[8:12] in (b"WEBP", b"WAVE"):
         return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
 
 
 def media_of(data: str, mime_type: str | None) -> Media | None:
-    """Media that arrive as base64; None: they are none. Without a type, the bytes tell it."""
+    """Media from base64; None: not media. Without a type, the bytes determine it."""
     if not (content := decoded(data)):
         return None
     try:
@@ -83,7 +83,7 @@ def media_of_part(part: Document) -> Media:
 
 
 def media_in(value: Any) -> Media | None:
-    """The Media that an object is: our own, or the Image or Audio of the MCP SDK. None: it is none."""
+    """Media from an object: `Media`, or the MCP SDK's Image or Audio. None: not media."""
     if isinstance(value, Media):
         return value
     for method in ("to_image_content", "to_audio_content"):
@@ -94,8 +94,8 @@ def media_in(value: Any) -> Media | None:
 
 
 def collector(media: list[Media]) -> Callable[[Any], str]:
-    """A function for the encoder of a result: it takes each of the media out of it, and says in its place which part it
-    is. Raises TypeError for any other object."""
+    """A function for the encoder of a result: it moves each of the media to `media`, and returns a text that names the
+    part instead. Raises TypeError for any other object."""
 
     def replace(value: Any) -> str:
         one = media_in(value)

@@ -1,4 +1,4 @@
-"""Waits for several things at once, to the end of each."""
+"""Waits until all of several awaitables have ended."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 
 async def outcomes_of(awaitables: Sequence[Awaitable[Any]], *, uncancelled: bool = False) -> list[BaseException | None]:
-    """Run all concurrently to their end. Returns for each the exception that it raised, or None.
+    """Run all concurrently to their end. Returns for each its exception, or None.
 
-    Cancelling cancels them too; with `uncancelled` they run to their end first.
+    Cancelling cancels them too; with `uncancelled`, it waits for their end instead.
     """
     tasks = [asyncio.ensure_future(one) for one in awaitables]
     cancelled = False

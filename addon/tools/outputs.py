@@ -17,7 +17,7 @@ MAX_MEDIA = 10 * 1024 * 1024
 
 
 class ToolOutput(NamedTuple):
-    """A result as JSON, and the parts that the functionResponse gets."""
+    """A result as JSON, and the parts for the functionResponse."""
 
     data: bytes
     parts: tuple[Document, ...] = ()
@@ -29,8 +29,8 @@ class ToolOutput(NamedTuple):
 
 
 def output_of(result: Any, max_media: int = MAX_MEDIA) -> ToolOutput:
-    """The output of a tool. Raises ToolError: it is not JSON, the JSON is longer than MAX_RESULT, or its media have
-    more than `max_media` bytes. In the JSON, each of the media is a text that says which part it is."""
+    """The output of a tool. In the JSON, a text that names the part replaces each of the media. Raises ToolError: the
+    result is not JSON, is longer than MAX_RESULT, or has media of more than `max_media` bytes."""
     media: list[Media] = []
     if isinstance(result, WithMedia):
         result, attached = result

@@ -1,10 +1,10 @@
 """Connections that serve one owner each: no request may receive bytes that a server sent for another credential.
 
-A server may send more bytes than its answer has. They can become the beginning of the next answer on that connection,
-so each owner has its own transport, and with it its own connections.
+If a server sends more bytes than belong to its answer, they can become the beginning of the next answer on that
+connection. So each owner has its own transport and connections.
 
-An answer without a length ends with its connection. Below TLS anyone on the way can end that, so such an answer is
-whole only if the server ended it within TLS.
+An answer without a length ends with its connection. Anyone on the path can cut a TCP connection, so such an answer
+counts as complete only if the server ended it within TLS.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class _Owned:
 
 
 class OwnedConnections(httpx2.AsyncBaseTransport):
-    """Sends each request through the transport of its OWNER, which `make` creates. Transports that are not in use are
-    closed after a while, and the longest idle ones if there are many."""
+    """Sends each request through the transport of its OWNER, which `make` creates. Idle transports are closed after a
+    while, and sooner, the longest idle first, if they are many."""
 
     def __init__(self, make: Callable[[], httpx2.AsyncBaseTransport]) -> None:
         self._make = make
@@ -103,7 +103,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 def ends_with_connection(response: httpx2.Response) -> bool:
-    """Whether neither a length nor a last chunk tells where the body ends."""
+    """Whether neither a length nor a last chunk marks the end of the body."""
     headers = response.headers
     return (
         response.http_version.startswith("HTTP/1")
@@ -113,7 +113,7 @@ def ends_with_connection(response: httpx2.Response) -> bool:
 
 
 def _is_cut(tls: ssl.SSLObject) -> bool:
-    """Whether the connection has ended without a word of the server's within TLS."""
+    """Whether the connection ended without TLS's closing message from the server."""
     try:
         tls.read(1)
     except (ssl.SSLZeroReturnError, ssl.SSLWantReadError):  # ended by the server; not ended: no body may follow

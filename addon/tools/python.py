@@ -99,8 +99,7 @@ def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Reads the source itself: compiled code of before would do for a file that was changed within a second, and has
-    the same length."""
+    """Ignores compiled code: it would pass for current if the file was changed within a second and kept its length."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -22,7 +22,7 @@ class Refresher:
         """Ask for a read. Any number of requests during a read cause one more read."""
         self._stale = True
         if not self._is_running:
-            self._is_running = True  # set first: an eager task may run to its end when it is created
+            self._is_running = True  # set first: an eager task may end before `ensure_future` returns
             self._task = asyncio.ensure_future(self._run())
             self._task.set_name(self._name)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
-"""The longest pause before the second attempt, which doubles with each attempt, and the longest of all, in seconds."""
+"""In seconds: the longest pause before the second attempt, which doubles each time, and its upper limit."""
 
 
 async def with_retries[T](run: Callable[[], Awaitable[T]], retries: int, may_retry: Callable[[Exception], bool]) -> T:

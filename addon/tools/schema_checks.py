@@ -1,8 +1,8 @@
 """Checks values against JSON Schemas, with messages for the model. References are never fetched.
 
-A check may run in the event loop: patterns are matched in linear time, nothing is checked against a schema that could
-take long, and a value that could is refused. Both functions read a schema once, and then warn about what they leave
-out of it. `name` is the tool's.
+A check may run in the event loop: patterns are matched in linear time, a schema that could take long is not used, and a
+value that could take long is refused. Both functions read a schema once, and log a warning for each part that they
+leave out. `name` is the tool's.
 """
 
 import functools
@@ -20,13 +20,13 @@ from addon.tools.schema_weight import Weight, weight
 
 MAX_PROBLEMS = 10
 _MAX_WORK = 2**22  # visits of places in a value: some 100 ms
-_MAX_EXPLAINED = 2**12  # the same, if each of them may be an error
-_PER_CHARACTER = 1 / 64  # of a string, in places
-_PER_STATE = 1 / 4  # the same for each state of a pattern, of which few are followed at once as a rule
+_MAX_EXPLAINED = 2**12  # the same, if each visit may find an error
+_PER_CHARACTER = 1 / 64  # places that a character of a string counts as
+_PER_STATE = 1 / 4  # the same for each state of a pattern; few are usually followed together
 _MAX_CHARACTERS = 300  # of a problem
-_MAX_GIVEN = 100  # of the value in it
+_MAX_GIVEN = 100  # characters of the value in a problem
 _PATTERNS = RegexOptions(size_limit=1024 * 1024)
-_MASK = "\ufffc"  # where the library's message names the value
+_MASK = "\ufffc"  # stands for the value in the library's message
 _DRAFTS = tuple(f"http://json-schema.org/draft-0{number}/schema" for number in (4, 6, 7)) + tuple(
     f"https://json-schema.org/draft/{version}/schema" for version in ("2019-09", "2020-12")
 )
@@ -102,9 +102,9 @@ def _read(text: str, name: str) -> _Schema:
 
 
 def _leave_out(schema: Any, error: ValidationError) -> None:
-    """Remove the pattern that an error is about. A pattern for names takes with it what is said about other names."""
+    """Remove the faulty pattern. With a pattern for names, the rules for other names are removed as well."""
     *parents, name = error.instance_path
-    if name == "patternProperties":  # as older drafts report it
+    if name == "patternProperties":  # the report of older drafts
         parents, name = error.instance_path, str(error.instance)
     for step in parents:
         if step == "patternProperties":
@@ -118,7 +118,7 @@ def _warn(name: str, words: str) -> None:
 
 
 def _size(value: Any, per_character: float = 0) -> float:
-    """The number of places in a value. `per_character`: places for each of a string. Raises RecursionError."""
+    """The number of places in a value. `per_character`: places for a character of a string. Raises RecursionError."""
     size, level = 0.0, [value]
     for _ in range(MAX_DEPTH + 1):
         size += len(level) + per_character * sum([len(one) for one in level if one.__class__ is str])
@@ -130,7 +130,7 @@ def _size(value: Any, per_character: float = 0) -> float:
 
 
 def _words(error: ValidationError) -> str:
-    """The place of an error, what is there, and what would fit: for choices, those that come closest."""
+    """The place of an error, the value, and what would fit: of choices, the closest."""
     choices = [errors[0] for errors in getattr(error.kind, "context", ()) if errors]
     if choices:
         depth = max(len(choice.instance_path) for choice in choices)

@@ -13,7 +13,7 @@ MAX_WEIGHT = 1024
 _REF_COST = 4  # following a reference
 _MAX_TEXT = 64 * 1024
 _MAX_PATTERNS = 64  # compiling one takes some milliseconds
-_MAX_STATES = 256  # of a pattern: for each character, all of them may have to be followed
+_MAX_STATES = 256  # of a pattern: each character may require following all of them
 _SAME_VALUE = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref")
 _SEPARATE = ("properties", "prefixItems", "items", "additionalItems", "additionalProperties")  # one for each place
 _TOGETHER = ("patternProperties", "contains", "propertyNames", "uniqueItems")  # all for the same places
@@ -22,7 +22,7 @@ _COMPARED = ("enum", "const", "required", "dependentRequired")
 _UNBOUNDED = frozenset(
     "unevaluatedProperties unevaluatedItems dependentSchemas dependencies $dynamicRef $recursiveRef".split()
 )
-_NAMES = ("$id", "id")  # of a subschema: they change what its references mean
+_NAMES = ("$id", "id")  # in a subschema, they change the target of its references
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
 
 
@@ -31,8 +31,8 @@ class _Unbounded(Exception):
 
 
 class _Work(NamedTuple):
-    """How often, at most, the value itself is visited, and any place inside it. `recursions`: how many of the visits
-    of one place inside begin at a schema again that contains this one."""
+    """How often, at most, the value itself is visited, and any place inside it. `recursions`: how many visits of one
+    place inside start again at a schema that contains this one."""
 
     own: int
     below: int = 0
@@ -49,7 +49,7 @@ class Weight(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def weight(text: str) -> Weight | None:
-    """The weight of a schema (JSON text). None: it has no bound or a high one, or takes long to read."""
+    """The weight of a schema (JSON text). None: without a bound, too high, or slow to read."""
     if len(text) > _MAX_TEXT or text.lower().count('"pattern') > _MAX_PATTERNS:
         return None
     try:
@@ -110,7 +110,7 @@ class _Weigher:
         return value if isinstance(value, list) else [value]
 
     def _resolve(self, ref: Any) -> Any:
-        """The subschema that a plain JSON pointer refers to; None if there is none, which nothing can be checked by."""
+        """The subschema at a plain JSON pointer; None: no such place."""
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")) or "~" in ref or "%" in ref:
             raise _Unbounded
         found = self._root
@@ -131,7 +131,8 @@ def _patterns(schema: dict[str, Any]) -> list[str]:
 
 
 def _states(pattern: str) -> int:
-    """How many states, about, a pattern is compiled to: its characters and classes, each as often as it is counted."""
+    """The approximate number of states of a compiled pattern: its characters and classes, multiplied by their
+    repetitions."""
     outer, states, last = list[int](), 0, 0
     for token in _TOKEN.finditer(pattern):
         least, most = token.groups()

@@ -1,1 +1,1 @@
-"""What the control API, the gateway and the loop server share: routing, problems, the guard, the embedded server."""
+"""Shared by the control API, the console and the gateway: routing, problems, the guard, the embedded server."""

@@ -44,7 +44,7 @@ class Access:
             raise Problem(403, f"this token is only for the session {self.session}", field="session")
 
     def in_session[M: BaseModel](self, given: M) -> M:
-        """Parameters with a `session`, which for a token of one session is that one. Raises Problem (403)."""
+        """Parameters with a `session`; for a token of one session, with that one. Raises Problem (403)."""
         if self.session is None:
             return given
         self.check_session(dict(given)["session"] or self.session)
@@ -74,7 +74,7 @@ def needs_of(handler: Callable[..., Any]) -> tuple[Right, ...]:
 
 
 def name_session(scope: Scope) -> None:
-    """Let a request whose caller is bound to a session name that session in its header. Raises Problem (403)."""
+    """Set the session header of a request if its caller's token is for one session. Raises Problem (403)."""
     access: Access = scope["access"]
     if access.session is None:
         return

@@ -1,5 +1,5 @@
-"""What the routes of the control API and the console are made with: FastAPI, with the rights of callers, refusals as
-problem documents, strict JSON, and what the OpenAPI document says beyond the handlers' signatures."""
+"""The routes of the control API and the console: FastAPI with callers' rights, refusals as problem documents, strict
+JSON, and the parts of the OpenAPI document that are not in the handlers' signatures."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any
@@ -48,8 +48,8 @@ async def _authorized(_: Annotated[Any, Security(HTTPBearer(scheme_name="bearer"
 
 
 def _check(caller: Access, route: APIRoute) -> None:
-    """The caller has the rights that the route needs. One whose token is for a session uses only routes that keep it
-    to the session. Raises Problem (403)."""
+    """Raises Problem (403) if the caller lacks the route's rights, or if its token is for one session and the route
+    does not keep it to that session."""
     caller.check(*needs_of(route.endpoint))
     if caller.session is not None and not any(one.call in _OF_A_SESSION for one in _all(route.dependant)):
         raise Problem(403, f"this token is only for the session {caller.session}, and this path belongs to no session")
@@ -67,21 +67,21 @@ async def _own_call(api: ApiDep, caller: CallerDep, call_id: str) -> str:
 
 
 _OF_A_SESSION: set[Callable[..., Any] | None] = {_own_session, _own_call}
-"""The dependencies that keep a caller to its token's session."""
+"""The dependencies that restrict a caller to its token's session."""
 
 OwnSession = Annotated[str, Depends(_own_session)]
 """The session in the path."""
 OwnCall = Annotated[str, Depends(_own_call)]
-"""The id in the path of a call in the caller's session."""
+"""The id in the path, of a call that the caller may use."""
 
 
 def own_query(model: type[BaseModel]) -> Any:
-    """Marks a query with a `session`. A token for one session means that one."""
+    """Marks a query with a `session`; for a token of one session, it is always that one."""
     return _own(model, Query())
 
 
 def own_body(model: type[BaseModel]) -> Any:
-    """The same of a body."""
+    """As `own_query`, for a body."""
     return _own(model, Body())
 
 
@@ -108,7 +108,7 @@ class _StrictRequest(Request):
 
 
 class _Route(APIRoute):
-    """Refuses in the caller's dialect, whatever a handler raises."""
+    """Turns every exception of a handler into a refusal in the caller's dialect."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -151,7 +151,7 @@ def reply(value: Any) -> Response:
 def answers(
     example: Any, model: Any = None, *, media_type: str = "application/json", **problems: str
 ) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of an operation: an example of success, and its own refusals, as `p404="why"`."""
+    """The `responses=` of an operation: an example of success, and its refusals, as `p404="why"`."""
     success = {"description": "Success", "content": {media_type: {"example": example}}}
     return {200: success if model is None else {**success, "model": model}, **_refusals(problems)}
 

@@ -2,11 +2,10 @@
 
 A line is on disk before its action starts (unless `graft_durability` is `process`). So an action that cannot be logged
 is not done, and an action that a crash or a power failure interrupts is in the log. If the action fails later, a second
-line with the same `id` says so. Lines that come at the same time share a flush, which takes milliseconds beside the
-event loop.
+line with the same `id` records that. Concurrent lines share a flush, which does not block the event loop.
 
-Results of calls are frequent. Their lines are written before them too, but are flushed together with the store: they
-are on disk before the result is acknowledged.
+Results of calls are frequent: their lines are written before the action too, but only flushed, together with the store,
+before the result is acknowledged.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ logger = logging.getLogger("toolgraft")
 
 FILE = "audit.jsonl"
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_encode = json.JSONEncoder().encode  # in ASCII: no name can forge a line
+_encode = json.JSONEncoder().encode  # ASCII, so that no name can forge a line
 
 
 class Audit:
@@ -49,8 +48,8 @@ class Audit:
     ) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
         """Logs an action of a caller. Raises Problem (503) before the action if it cannot be logged.
 
-        `flush_first` False: the action begins when its line is written. It may be acknowledged only after the yielded
-        function, which returns when the line is on disk. Raises NotDurable.
+        `flush_first` False: the action begins when its line is written, and may be acknowledged once the yielded
+        function has returned: the line is on disk then. That function raises NotDurable.
         """
         entry_id = secrets.token_hex(6)
         begun = False
@@ -111,8 +110,7 @@ class _LogFile(disk.File):
             raise OSError("the disk is full")
 
     def is_at(self, path: str) -> bool:
-        """Whether the path is still that of this file. Somebody may have moved it away, deleted or replaced it, or
-        forbidden to write it."""
+        """Whether this file is still at the path, with the same mode and owner."""
         try:
             return _identity(os.lstat(path)) == self._identity
         except FileNotFoundError:

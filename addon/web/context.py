@@ -1,4 +1,4 @@
-"""What all handlers of the control API and of the front doors share."""
+"""The state that all handlers of the control API and of the front doors share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,15 +20,15 @@ from store.base import Store
 from store.models import Call, Owner
 
 type TryTool = Callable[[str, str, Document, Callable[[Owner], None]], Awaitable[Call]]
-"""With the session, the tool's name and the arguments. The function raises if the caller may not try what this owner
-runs. Raises Problem, StoreError."""
+"""Takes the session, the tool's name, the arguments, and a function that raises if the caller may not try tools that
+this owner runs. Raises Problem, StoreError."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ApiContext:
-    """The state that all handlers share. `settings` is replaced when options change. `draining`: the proxy is about to
-    end and starts no new turns. `active_requests`: the front doors' requests in progress. `ending`: set when the
-    server stops, which ends long answers."""
+    """`settings` is replaced when options change. `draining`: the proxy is about to end and starts no new turns.
+    `active_requests`: the front doors' requests in progress. `ending`: set when the server stops, which ends long
+    answers."""
 
     store: Store
     settings: Settings
@@ -37,12 +37,12 @@ class ApiContext:
     tokens: Tokens
     audit: Audit
     page_sessions: PageSessions | None = None
-    """None: no token is required, so pages need none either."""
+    """None: no token is required."""
     pins: Pins | None = None
     shared: Callable[[], Sequence[Document]] = tuple
     """The declarations of the proxy's own tools."""
     origin: Callable[[str], Document | None] = lambda name: None
-    """Where one of them comes from, and its rules (`addon.control.views.Origin`)."""
+    """The source and the rules of one of these tools (`addon.control.views.Origin`)."""
     setting_rows: Callable[[], Sequence[Document]] = tuple
     """The proxy's options, each with its value and where it is set, without secrets."""
     server_states: Callable[[], Sequence[ServerState]] = tuple
@@ -50,19 +50,19 @@ class ApiContext:
     recent: RecentRequests = field(default_factory=RecentRequests)
     """The last requests to models."""
     problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
-    """What does not fit the schema of a session's tool in these arguments of it."""
+    """The problems of arguments, by the schema of a session's tool."""
     tool_version: Callable[[str, str], Awaitable[str]] | None = None
     """The digest of a session's tool."""
     try_tool: TryTool | None = None
-    """Begins a call of a session's tool for somebody who tries it."""
+    """Starts a trial call of a session's tool."""
     restart_server: Callable[[str], Awaitable[bool]] | None = None
-    """Restarts an MCP server. Returns whether there is such a server."""
+    """Restarts an MCP server. False: no such server."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     draining: bool = False
     active_requests: int = 0
 
     def has_ended(self, scope: Scope) -> bool:
-        """Whether this request was a page's, and the page's session has ended since. Raises OSError."""
+        """Whether a page sent this request, and its session has ended since. Raises OSError."""
         return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope.get("headers", ())))
 
     def ends(self, caller: Access) -> Sequence[asyncio.Event]:

@@ -1,4 +1,4 @@
-"""Notices that a client hangs up while its long answer waits for something else."""
+"""Ends a long wait when its client hangs up."""
 
 import asyncio
 import logging
@@ -13,13 +13,13 @@ _log = logging.getLogger(__name__)
 
 
 async def while_connected[T](receive: Receive, work: Coroutine[Any, Any, T], *ends: asyncio.Event) -> T | None:
-    """The result of `work`. If the client hangs up first or one of the events is set, for example because the server
-    stops, the work is cancelled and the result is None, whatever the work then raises. Also None if something that it
-    waits for was cancelled. Nothing else may call `receive` meanwhile."""
+    """The result of `work`. None if the client hangs up first or one of the events is set, for example because the
+    server stops: the work is cancelled, and its exceptions are ignored. Also None if something that it waits for was
+    cancelled. Nothing else may call `receive` meanwhile."""
     if any(end.is_set() for end in ends):
         work.close()
         return None
-    # A deadline that comes when the client goes: the work stays in this task, to which its generators belong.
+    # A timeout that expires when the client hangs up keeps the work in this task, to which its generators belong.
     scope, is_over = asyncio.timeout(None), False
 
     def stop(_: object) -> None:

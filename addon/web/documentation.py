@@ -1,7 +1,7 @@
 """The page `/docs`, which shows the API's description.
 
-The page is Swagger UI, and people type the token into it. So all its files are served from here, its
-Content-Security-Policy allows no others, and it works without a network.
+The page is Swagger UI, and people type the token into it. So all its files are served locally, and its
+Content-Security-Policy allows no others.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Server-Sent Events of the control API: several sources of events in one answer, and what ends it."""
+"""Server-Sent Events of the control API, from several sources in one answer."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from addon.web.context import ApiContext
 from store.base import StoreError
 
 _log = logging.getLogger(__name__)
-# it logs each event whole, and mitmproxy enables that: mitmweb would keep thousands of them in memory
+# It logs each whole event, and mitmweb would keep thousands of these lines in memory.
 logging.getLogger("sse_starlette").setLevel(logging.WARNING)
 
 KEEP_ALIVE = 15.0
@@ -32,8 +32,8 @@ def event_stream(
     position: Callable[[], str | None] = lambda: None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A stream that lasts until the client hangs up, its token is revoked or its page's session ends, the server stops,
-    a source ends, or the store fails. The first event is the first source's. `position`: the id in keep-alives, after
+    """A stream until the client hangs up, its token is revoked or its page's session ends, the server stops, a source
+    ends, or the store fails. The first event comes from the first source. `position`: the id in keep-alives, after
     which a reader resumes."""
     sender = _Sender(api, request.scope, sources)
     return EventSourceResponse(

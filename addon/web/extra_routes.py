@@ -11,8 +11,8 @@ from addon.web.problems import Dialect, Problem
 
 @dataclass(frozen=True, slots=True)
 class ExtraRoutes:
-    """`public`: routes that need no token. `dialects`: the form of refusals for paths whose callers do not know problem
-    documents, and for everything below these paths. `paths`: what the OpenAPI document says of routes that are not
+    """`public`: routes that need no token. `dialects`: by path, and for everything below it, the form of refusals for
+    callers that do not know problem documents. `paths`: the part of the OpenAPI document for routes that are not
     FastAPI's."""
 
     routes: Sequence[BaseRoute] = ()

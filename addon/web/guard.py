@@ -1,8 +1,8 @@
 """The guard of the control API: an ASGI layer that checks every request first.
 
 It checks `Host`, `Origin` and `Sec-Fetch-Site`, then the bearer token or the session of a web page, then the body's
-type and size. This order tells an unauthorised caller nothing more. The guard knows no routes except the paths that
-need no token. It puts the caller's rights into the scope, as `access`; each route checks them.
+type and size, so an unauthorised caller learns nothing else. The guard knows no routes except the paths that need no
+token. It puts the caller's rights into the scope, as `access`; each route checks them.
 """
 
 import hmac
@@ -49,7 +49,7 @@ class Guard:
         self._open_paths = frozenset(open_paths)
         self._with_cors = CORSMiddleware(
             self._check,
-            allow_origin_regex=".*",  # pages of others are refused before
+            allow_origin_regex=".*",  # other origins were refused before
             allow_methods=_METHODS,
             allow_headers=_HEADERS,
             allow_private_network=True,
@@ -62,7 +62,7 @@ class Guard:
         try:
             self._check_place(headers)
             if b"transfer-encoding" in headers and b"content-length" in headers:
-                # a balancer may take other bytes for the body, and h11 accepts this
+                # h11 accepts this, but a load balancer may take other bytes for the body
                 words = "Content-Length: not together with Transfer-Encoding"
                 raise Problem(400, words, headers={"Connection": "close"}, field="Content-Length")
         except Problem as problem:

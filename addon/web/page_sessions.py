@@ -1,11 +1,11 @@
-"""Sign-in of web pages: links that are good for one use, and the sessions that they open.
+"""Sign-in of web pages: single-use links, and the sessions that they open.
 
-Cookies ignore ports, so a browser sends those of 127.0.0.1 to every local server. A cookie alone therefore opens
-nothing: a page also sends its *page key*, which it keeps in its origin's own storage. No page of another origin can
-read that key or send its header, so the key protects changes from forged requests as well.
+Cookies ignore ports, so a browser sends those of 127.0.0.1 to every local server. A cookie alone is therefore not
+enough: a page also sends its *page key*, which it keeps in its origin's storage. No page of another origin can read
+that key or send its header, so the key also prevents forged requests.
 
-A session is not stored: its cookie is signed with the store's secret, so each proxy of a store accepts it. The state
-folder holds the sessions that were ended early.
+Sessions are not stored: their cookies are signed with the store's secret, so each proxy of a store accepts them. The
+state folder lists the sessions that were ended early.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from addon.web.tokens import Tokens
 
 PAGE_HEADER = "x-graft-page"
 SESSION_TTL = 12 * 3600
-"""Seconds until a page must sign in anew."""
+"""Seconds until a page must sign in again."""
 LINK_TTL = 15 * 60.0
 """Seconds for which a link can be used."""
 
@@ -33,14 +33,14 @@ _COOKIE_PREFIX = "toolgraft-"
 
 
 class _File(BaseModel):
-    """`ended`: sessions that were ended, and the time until which each would have been good."""
+    """`ended`: sessions that were ended early, each with the time at which it would have expired."""
 
     ended: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PageSession:
-    """What a page gets when it signs in. `cookie`: the value of its cookie."""
+    """A page's credentials. `cookie`: the value of its cookie."""
 
     cookie: str
     page_key: str
@@ -54,10 +54,10 @@ class PageSessions:
         self._token = token
         self._tokens = tokens
         self._secret = secret
-        self._links: dict[str, float] = {}  # not used yet, with their ends
+        self._links: dict[str, float] = {}  # unused links, with the time when they expire
 
     def new_link(self) -> str:
-        """A code that opens one session with the proxy's own rights."""
+        """A code that opens one session with the rights of the proxy's token."""
         now = time.time()
         self._links = {code: end for code, end in self._links.items() if end > now}
         code = secrets.token_urlsafe(24)
@@ -65,11 +65,11 @@ class PageSessions:
         return code
 
     def use_link(self, code: str) -> bool:
-        """Whether the code is good; it never is afterwards."""
+        """Use up the code. Returns whether it was valid."""
         return self._links.pop(code, 0.0) > time.time()
 
     def open(self, access: Access) -> PageSession:
-        """A session with these rights."""
+        """Create a session with these rights."""
         cookie = self._cookies.dumps(
             [self._owner if access.token == OWNER.token else access.token, secrets.token_urlsafe(18)]
         )
@@ -83,7 +83,7 @@ class PageSessions:
         return OWNER if session[0] == self._owner else self._tokens.access_by_id(session[0])
 
     def has_ended(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether this request was a page's, and its session has ended since. Raises OSError."""
+        """Whether a page sent this request, and its session has ended since. Raises OSError."""
         return PAGE_HEADER.encode() in headers and self.access(headers) is None
 
     def end(self, headers: Mapping[bytes, bytes]) -> None:
@@ -97,7 +97,7 @@ class PageSessions:
         write_file(self._path, self._file.model_dump_json())
 
     def _session(self, headers: Mapping[bytes, bytes]) -> tuple[str, str] | None:
-        """Who has opened the session of this request, and its name."""
+        """The opener and the name of the request's session."""
         cookie = cookie_of(headers)
         if not self._page_keys.verify_signature(cookie.encode(), headers.get(PAGE_HEADER.encode(), b"")):
             return None
@@ -119,7 +119,7 @@ class PageSessions:
 
     @cached_property
     def _owner(self) -> str:
-        """The opener of sessions with the proxy's own token: another token ends them."""
+        """The opener's name for the proxy's own token: sessions end if that token changes."""
         return f"own.{Signer(self._secret(), 'toolgraft own token').get_signature(self._token).decode()}"
 
     @cached_property
@@ -133,7 +133,7 @@ class PageSessions:
 
 
 def cookie_name(headers: Mapping[bytes, bytes]) -> str:
-    """The cookie of the port that this request was sent to: proxies on several ports have one cookie jar."""
+    """The name of the cookie for the request's port: proxies on several ports share one cookie jar."""
     port = headers.get(b"host", b"").rpartition(b":")[2]
     return _COOKIE_PREFIX + (port.decode() if port.isdigit() else "80")
 

@@ -48,8 +48,8 @@ class ProblemBody(BaseModel):
 
 
 class Problem(HTTPException):
-    """A refusal; a 503 says when to try again. `extra`: further members, such as `field` and `tool`; members that are
-    None are left out."""
+    """A refusal; a 503 has a Retry-After. `extra`: further members, such as `field` and `tool`, without those that are
+    None."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
         super().__init__(status, detail, headers or ({"Retry-After": RETRY_AFTER} if status == 503 else None))
@@ -87,8 +87,8 @@ def refused(error: Exception, scope: Scope) -> Response:
 def parse(body: bytes) -> Any:
     """The JSON of a body: strict (no NaN, no lone surrogates). Raises Problem (400).
 
-    A number too large for a double becomes infinity. Finding those here would take longer than everything else, so a
-    body is checked where it is stored (`storable_json`).
+    A number too large for a double becomes infinity. Finding these here would be slow, so a body is checked where it is
+    stored (`storable_json`).
     """
     with storable_json():
         return pydantic_core.from_json(body, allow_inf_nan=False)
@@ -151,8 +151,8 @@ def _status_text(call: Call) -> str:
 
 
 def invalid(errors: Sequence[Any], *, part: str, known: Collection[str]) -> Problem:
-    """A 422 for the first mistake that pydantic has found: the field, its value and what fits. `part`: of the
-    request, with which the errors' places begin. `known`: the names that are listed if one is unknown."""
+    """A 422 for pydantic's first error: the field, its value and what fits. `part`: the part of the request with which
+    the errors' places begin. `known`: the names to list if one is unknown."""
     first = errors[0]
     field = ".".join(str(step) for step in first["loc"][1:])
     if first["type"] == "extra_forbidden":

@@ -19,7 +19,7 @@ from addon.web.uvicorn_limits import BoundedProtocol, Bounds
 
 _BOUNDS = Bounds()
 _GRACE = 1
-"""Seconds that answers have to finish."""
+"""Seconds for answers to finish."""
 _CHOOSE = "choose another with --set graft_control=host:port"
 
 
@@ -27,7 +27,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 chooses a free port. Raises OSError with a message that says what to do."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        # without the protocol asyncio does not recognise TCP, and Nagle's delay stays on
+        # Without the protocol, asyncio does not recognise TCP, and Nagle's delay stays on.
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
@@ -38,7 +38,7 @@ def bind(host: str, port: int) -> socket.socket:
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(where)
-            # bind alone does not detect a port in use: two sockets may be bound to it while neither listens
+            # bind alone does not detect a port in use: two sockets can be bound to a port while neither listens.
             listener.listen(128)
             listener.setblocking(False)
         except BaseException:

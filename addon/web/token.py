@@ -25,8 +25,8 @@ TOKEN_PREFIX = "tg_"
 
 
 def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The token of a starting proxy: like `load_token`, but a token from `toolgraft token new` is refused, because the
-    proxy's own token may do everything. Raises ValueError, OSError."""
+    """The token of a starting proxy: `load_token`, but a token from `toolgraft token new` is refused, because the
+    proxy's own token has all rights. Raises ValueError, OSError."""
     token = load_token(settings, environ)
     if token is not None and token.startswith(TOKEN_PREFIX):
         where = "graft_token" if settings.token else "TOOLGRAFT_TOKEN"
@@ -59,14 +59,14 @@ def make_folder(state: Path) -> None:
     try:
         for folder in (*reversed(state.parents), state):
             if not folder.is_dir():
-                folder.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would leave the others to the umask
+                folder.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would apply the umask to parents
     except OSError as error:
         raise OSError(f"{state}: the state folder cannot be made: {error.strerror}") from error
     check_folder(state)
 
 
 def check_folder(state: Path) -> None:
-    """Raises OSError if somebody else can write to the state folder or owns a file in it: their token, address or
+    """Raises OSError if another user can write to the state folder or owns a file in it: that token, address or
     database would be taken for the user's own. A missing folder is accepted."""
     if sys.platform == "win32" or not state.exists():
         return
@@ -100,7 +100,7 @@ def _check_owner(path: Path) -> None:
 
 def lock_folder(state: Path) -> filelock.BaseFileLock:
     """Lock the state folder for one proxy, until the lock is released or the process ends. Raises OSError if another
-    proxy has the lock: each would write its own address there for the command line."""
+    proxy has the lock: both would write their addresses there."""
     make_folder(state)
     lock = filelock.FileLock(state / "proxy.lock", mode=0o600, timeout=0)
     try:
@@ -134,8 +134,8 @@ def clear_address(state: Path, url: str) -> None:
 
 
 def take_place(state: Path, proxy_id: str) -> str | None:
-    """Note which proxy has the lock of the state folder now. Returns the one before it if that has not left: it is
-    dead, since it had the same lock. Raises OSError."""
+    """Store which proxy has the lock of the state folder. Returns the previous one if it ended without `leave_place`.
+    Raises OSError."""
     path = state / "proxy.id"
     before = _read(path)
     write_file(path, proxy_id)
@@ -143,7 +143,7 @@ def take_place(state: Path, proxy_id: str) -> str | None:
 
 
 def leave_place(state: Path) -> None:
-    """This proxy leaves nothing for the next one to settle. Raises OSError."""
+    """Note that this proxy ends with nothing left to settle. Raises OSError."""
     (state / "proxy.id").unlink(missing_ok=True)
 
 
@@ -151,7 +151,7 @@ def _token_in_folder(state: Path) -> str:
     make_folder(state)
     path = state / "token"
     try:
-        # two proxies that start at once must use the same token
+        # Two proxies that start at the same time must use the same token.
         with filelock.FileLock(state / "token.lock", mode=0o600, timeout=10):
             token = _read(path)
             if token is None:

@@ -1,6 +1,6 @@
 """Additional tokens, each with scopes, for one session or for all. Only their digests are stored, in the state folder.
 
-A token has the form `tg_ID_SECRET` and is shown once, when it is made. If the tokens cannot be read, all are refused.
+A token has the form `tg_ID_SECRET` and is shown once, when it is made. If the file is unreadable, all are refused.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Tokens:
         return [Token.model_validate(stored.model_dump(exclude={"digest"})) for stored in self._read().values()]
 
     def make(self, scopes: Iterable[Right], session: str | None, name: str) -> tuple[Token, str]:
-        """Make a token. Returns its record, and the text that its owner sends. Raises OSError."""
+        """Make a token. Returns its record and its text. Raises OSError."""
         made = f"{TOKEN_PREFIX}{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
         stored = _StoredToken(
             id=_id_of(made),
@@ -90,7 +90,7 @@ class Tokens:
         return Token.model_validate(stored.model_dump(exclude={"digest"})), made
 
     def revoke(self, token_id: str) -> bool:
-        """Returns False if there is no such token. Raises OSError."""
+        """False: no such token. Raises OSError."""
         with self._locked():
             remaining = dict(self._read())
             if remaining.pop(token_id, None) is None:

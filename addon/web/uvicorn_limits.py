@@ -1,5 +1,5 @@
-"""Limits for connections to the control API's port that uvicorn does not have: their number, the time in which a
-request's head must arrive, and words for a head that is too large. Also tells whether a client has its answer."""
+"""Limits of connections to the control API's port that uvicorn lacks: their number, the time in which a request's head
+must arrive, and an error message for a head that is too large. Also detects whether a client has its answer."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from addon.web.problems import MEDIA_TYPE
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`connections`: at once. `head`: bytes of the request line and headers, which must arrive within `seconds`.
+    """`connections`: their number. `head`: bytes of the request line and headers, which must arrive within `seconds`.
     `message`: bytes of a WebSocket's message."""
 
     connections: int = 4096
@@ -26,7 +26,7 @@ class Bounds:
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection too many closes the longest idle one; if none is idle, the new one is refused."""
+    """A connection beyond the limit closes the longest idle one; if none is idle, it is refused."""
 
     def __init__(self, bounds: Bounds, **given: Any) -> None:
         super().__init__(**given)
@@ -40,7 +40,7 @@ class BoundedProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     async def flushed(self) -> bool:
-        """Wait until the operating system has the whole answer. False: the client disconnected before."""
+        """Wait until the operating system has the whole answer. False: the client disconnected first."""
         await self.flow.drain()
         return not self._is_lost
 
@@ -64,7 +64,7 @@ class BoundedProtocol(H11Protocol):
         self._is_lost = self._is_lost or not self.is_idle or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
-        for start in range(0, len(data), self._bounds.head):  # h11 looks at the size after each piece
+        for start in range(0, len(data), self._bounds.head):  # h11 checks the size after each piece
             if not self.transport.is_closing() and self.transport.get_protocol() is self:
                 super().data_received(data[start : start + self._bounds.head])
 
