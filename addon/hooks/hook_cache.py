@@ -3,7 +3,8 @@ few of them have: half of its time. The hooks of mitmproxy's addons and toolgraf
 hooks and `addons`, its own or others', at any time: if one is loaded, mitmproxy dispatches its events itself.
 
 `trigger_event` is replaced in one AddonManager, never in the class, and only if a trial shows that mitmproxy calls the
-same hooks in the same order.
+same hooks in the same order. `graft_fast=off` is for two cases that nothing notices: other code, such as a tools file,
+that changes hooks of mitmproxy's addons after the first request, and a script that replaces methods of `AddonManager`.
 """
 
 import inspect
