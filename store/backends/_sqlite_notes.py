@@ -77,7 +77,8 @@ class SqliteNotes(SqliteBase):
         return self._expire_notes(tx, int((tx.now - 2 * self.ttl) // _HOUR))
 
     def _expire_notes(self, tx: Transaction, horizon: int) -> int:
-        """Delete old notes among the next rows: successive calls go through the whole table, and start again."""
+        """Delete old notes among the next rows: successive calls go through the whole table, and start again. An index
+        by age would cost each note a second page."""
         statement = (
             "SELECT session, key, noted FROM plain_key WHERE (session, key) > (?, ?) ORDER BY session, key LIMIT ?"
         )
