@@ -1,1 +1,1 @@
-"""The console: web pages at the control API's address that show what the proxy does, and steer it."""
+"""The console: web pages at the control API's address, to watch and control the proxy."""

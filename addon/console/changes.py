@@ -1,4 +1,4 @@
-"""Tells pages what kinds of records have changed, once a second at most; they fetch what they show."""
+"""Tells pages which kinds of records have changed, at most once a second; the pages then fetch their contents."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -25,13 +25,13 @@ from store.models import Event
 router = routes_of("console")
 
 _PAUSE = 1.0
-"""Seconds in which changes are gathered: a page that is fetched for each of them would cost more than it tells."""
+"""Seconds in which changes are collected, so that a page is not fetched for each of them."""
 _PAUSE_WHEN_BUSY = 2.0
-"""The same once there were as many as are looked at: each page that is fetched takes from what the proxy serves."""
+"""The same after `_MOST` events: fetched pages take time from the proxy."""
 _PAUSE_FOR_TOOLS = 2.0
-"""Seconds between two looks at the tools of the proxy."""
+"""Seconds between two looks at the proxy's tools."""
 _MOST = 64
-"""Events that are looked at each time."""
+"""The most events that are read each time."""
 _FOLLOWED = {
     "live": "requests",
     "connect": "requests",
@@ -39,11 +39,11 @@ _FOLLOWED = {
     "sessions": "requests",
     "tools": "tools",
 }
-"""What pages are told of that is not in the store: requests, and the tools of the proxy's files and MCP servers."""
+"""By page, the changes that it follows outside of the store: requests, or the proxy's tools and MCP servers."""
 
 
 class _Page(BaseModel):
-    """`page`: the one that follows."""
+    """`page`: the page that follows the changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,8 +64,8 @@ async def changes(api: ApiDep, request: Request, query: Annotated[_Page, Query()
 
 
 async def _stored(store: Store, kinds: Sequence[str]) -> AsyncGenerator[ServerSentEvent]:
-    """Until the store is closed. `kinds`: what a page is told of first: one that was away, or whose proxy is another
-    now, fetches everything."""
+    """Changes in the store, until it is closed. `kinds`: sent first, because a page that reconnects, perhaps to another
+    proxy, must fetch everything."""
     for kind in kinds:
         yield _message(kind)
     now = asyncio.get_running_loop().time
@@ -93,7 +93,8 @@ async def _others(other: "RequestEvents | _ProxyTools", kind: str) -> AsyncGener
 
 
 class _ProxyTools:
-    """The tools of the proxy's files and MCP servers, and these servers' state. No event tells of changes."""
+    """The tools of the proxy's files and MCP servers, and these servers' states. Polled, because they have no
+    events."""
 
     def __init__(self, api: ApiContext) -> None:
         self._api = api
@@ -103,7 +104,7 @@ class _ProxyTools:
         self._found = self._look()
 
     async def change(self) -> None:
-        """Wait until they are others than before."""
+        """Wait for a change."""
         before = self._found
         while True:
             self._found = self._look()
@@ -120,16 +121,15 @@ _KINDS = ("calls", "approvals", "turns", "sessions")
 
 
 async def _changed(store: Store, events: Sequence[Event], waiting: frozenset[str]) -> tuple[list[str], frozenset[str]]:
-    """What these events have changed, the first `_MOST` since the page was told, and the calls that wait for an
-    approval now. `waiting`: those that did then: a call may stop waiting because somebody decides elsewhere, or because
-    nobody does in time."""
+    """The kinds that the first `_MOST` events since the last look have changed, and the calls that now wait for an
+    approval. `waiting`: those that waited at the last look; some may have been decided or have expired since."""
     families = {event.type.partition(".")[0] for event in events}
     found = set()
     if families & {"call", "turn"}:
         found |= {"calls", "turns"}
     if families - {"call", "turn"}:
         found.add("sessions")
-    if len(events) == _MOST:  # to read them all would cost more than to fetch what is there now
+    if len(events) == _MOST:  # reading all events would cost more than fetching the pages
         found |= {"calls", "turns", "sessions"}
     if len(events) == _MOST or any(_may_wait(event, waiting) for event in events):
         before, waiting = waiting, await _waiting(store)

@@ -8,7 +8,7 @@ from addon.control.addresses import first_of
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of clients. `agents`: what its user agent contains, in lower case; nothing: it may be anything."""
+    """A kind of clients. `agents`: parts of its user agent, in lower case; empty: any user agent."""
 
     name: str
     agents: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ CLIENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`key`: of CLIENTS. `lines`: for a shell or a program. `note`: what else is needed."""
+    """`key`: of CLIENTS. `lines`: for a shell or a program. `note`: further requirements."""
 
     key: str
     lines: str
@@ -44,7 +44,7 @@ def is_from(key: str, user_agent: str) -> bool:
 
 
 def clients(addresses: dict[str, Any], control: str, session: str) -> list[Client]:
-    """`addresses`: as in the state folder's `proxy.json`. `control`: the control API's URL, as this page has it."""
+    """`addresses`: from the state folder's `proxy.json`. `control`: the control API's URL, as used by this page."""
     found: list[Client] = []
     if reverse := first_of(addresses, "reverse"):
         base = reverse if session == "default" else f"{reverse}/@{session}"

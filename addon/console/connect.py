@@ -21,7 +21,7 @@ from store.models import SessionName
 router = routes_of("console")
 
 _MOST = 1000
-"""Requests that are looked at."""
+"""The most requests that are searched."""
 
 
 def _known(value: str) -> str:
@@ -31,7 +31,7 @@ def _known(value: str) -> str:
 
 
 class _Connect(BaseModel):
-    """`client`: the one that is waited for, a key of CLIENTS."""
+    """`client`: a key of CLIENTS."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +40,7 @@ class _Connect(BaseModel):
 
 
 class _Awaited(BaseModel):
-    """`since`: Unix time at which the page was opened."""
+    """`since`: the Unix time when the page was opened."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,8 +51,8 @@ class _Awaited(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The oldest requests since a time, as records: of the client in the session; of the client in another session; of
-    another client in the session."""
+    """The records of the oldest requests since a time: of the client in the session; of the client in another session;
+    of another client in the session."""
 
     first: dict[str, Any] | None = None
     elsewhere: dict[str, Any] | None = None

@@ -1,5 +1,5 @@
-"""What is entered in the console's forms, as requests to the control API: the fields become JSON here, because a
-browser would round its numbers."""
+"""Submitted forms of the console, as requests to the control API. The fields become JSON here, because a browser would
+round large numbers."""
 
 from typing import Annotated, Any
 
@@ -26,11 +26,11 @@ def _none_if_empty(value: object) -> object:
 
 
 type OrEmpty[T] = Annotated[T | None, BeforeValidator(_none_if_empty)]
-"""A field of a query whose input may be empty."""
+"""A query's field that accepts an empty input."""
 
 
 class Filled(BaseModel):
-    """`fields`: what was entered, by the fields' names."""
+    """`fields`: the entered texts, by the fields' names."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,7 +50,7 @@ async def answer_by_form(
 
 
 async def answer_form(api: ApiContext, call: Call) -> Field | None:
-    """The form of a call's result. None: its tool says nothing of it, or only JSON will do."""
+    """The form of a call's result. None: its tool has no schema for it, or only JSON fits."""
     schema = response_schema(await declaration_of(api, call.session, call.name))
     return None if schema is None else form_of(schema)
 
@@ -65,7 +65,7 @@ async def declaration_of(api: ApiContext, session: str, name: str) -> Document:
 
 
 def entered(form: Field | None, filled: Filled) -> Any:
-    """The value. Raises Problem (409, 422); its member `fields` has what is wrong, by the fields' names."""
+    """The value. Raises Problem (409, 422), with the errors by the fields' names in its member `fields`."""
     if form is None:
         raise Problem(409, "the tool has changed, and has no form any more: reload the page")
     try:

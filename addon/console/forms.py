@@ -1,6 +1,6 @@
-"""Forms for JSON values: the fields of a JSON Schema, and the value of what was entered. Pure.
+"""Forms for JSON values: the fields of a JSON Schema, and the value of the entered texts. Pure.
 
-A schema may be anything that its author wrote: what no field can stand for is entered as JSON."""
+Values that no field can represent are entered as JSON."""
 
 import json
 import math
@@ -15,10 +15,10 @@ from addon.core.security.escaping import printable
 from addon.core.tools.schema import to_json_schema
 
 ROOT = "value"
-"""The name of the field of the whole value. A member's or item's name goes on behind a slash: `value/days/0`."""
+"""The name of the whole value's field. Members and items follow after slashes: `value/days/0`."""
 
 _DEEPEST = 4
-"""Lists and objects inside each other. What is deeper is entered as JSON."""
+"""The most levels of nested lists and objects. Deeper values are entered as JSON."""
 _MOST_FIELDS = 60
 _MOST_CHOICES = 100
 _MOST_ITEMS = 500
@@ -33,9 +33,8 @@ type Kind = Literal["text", "integer", "number", "boolean", "choice", "object", 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An input, or a group of them. `key`: the member's name, "" of an item and of the whole. `choices`: by their JSON.
-    `fields`: of an object; `item`: of a list. `nullable`: nothing entered is null where the value may not be left out.
-    """
+    """An input, or a group of them. `key`: the member's name, "" for an item and for the whole value. `choices`: by
+    their JSON. `fields`: of an object; `item`: of a list. `nullable`: an empty input of a required value is null."""
 
     key: str
     kind: Kind
@@ -54,7 +53,7 @@ class Field:
 
 
 class BadFields(ValueError):
-    """What was entered is not a value. `problems`: by the names of the fields. The message names their places."""
+    """The input is not a value. `problems`: by the names of the fields. The message names their places."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{place(name)}: {words}" for name, words in problems.items()))
@@ -66,7 +65,7 @@ def segment(key: str) -> str:
 
 
 def place(name: str) -> str:
-    """Where a field is in the value, for messages: `days[0]`."""
+    """The place of a field in the value, for messages: `days[0]`."""
     words = ""
     for part in name.split("/")[1:]:
         words += f"[{part}]" if part.isdecimal() and words else f"{'.' if words else ''}{unquote(part)}"
@@ -92,7 +91,7 @@ def _schema_of(declaration: Document, field: str) -> Document | None:
 
 
 def form_of(schema: Document) -> Field | None:
-    """The field of a JSON Schema's values. None: only JSON will do."""
+    """The field of a JSON Schema's values. None: only JSON fits."""
     try:
         field = _Builder(schema).field(schema, "", is_required=True, depth=0)
     except _TooMany:
@@ -142,8 +141,8 @@ class _Builder:
         return Field(key, "json", **described)
 
     def _plain(self, schema: Any) -> tuple[Document, bool]:
-        """The schema without a reference and without null, and whether null is allowed. Empty: it says nothing that a
-        field could show."""
+        """The schema without a reference and without null (empty if no field can represent it), and whether null is
+        allowed."""
         nullable = False
         for _ in range(_MOST_REFERENCES):
             if not isinstance(schema, dict):
@@ -164,7 +163,7 @@ class _Builder:
         return {}, nullable
 
     def _referenced(self, reference: str) -> Any:
-        """What a reference within the schema stands for; None if there is no such place."""
+        """The target of a reference within the schema; None if it does not exist."""
         if not reference.startswith("#"):
             return None
         found: Any = self._root
@@ -194,7 +193,7 @@ def _text(schema: Any, name: str) -> str:
 
 
 def _default(schema: Any) -> str:
-    """The JSON of the default. It is named, and not entered: what is left out, the tool fills in itself."""
+    """The JSON of the default. It is shown but not entered, because the tool itself fills in missing values."""
     if not isinstance(schema, dict) or schema.get("default") is None:
         return ""
     try:
@@ -204,7 +203,7 @@ def _default(schema: Any) -> str:
 
 
 class _Absent:
-    """Nothing was entered, and the value may be left out."""
+    """Stands for an optional value without input."""
 
 
 def value_of(form: Field, entered: Mapping[str, str]) -> Any:
@@ -226,7 +225,7 @@ class _Reader:
         self.problems: dict[str, str] = {}
 
     def value(self, field: Field, name: str) -> Any:
-        """_Absent: nothing. A value that is no value is noted, and is _Absent too."""
+        """The value; _Absent without input, and for an invalid value, which is added to `problems`."""
         self.known.add(name)
         if field.kind == "object":
             return self._object(field, name)
@@ -254,7 +253,7 @@ class _Reader:
         value = {one.key: found for one, found in self._members(field, name) if found is not _Absent}
         if (field.is_required and not field.nullable) or self._is_entered(name):
             return value
-        self.problems = problems  # what is left out as a whole lacks nothing
+        self.problems = problems  # members of an omitted object are not missing
         return None if field.is_required else _Absent
 
     def _members(self, field: Field, name: str) -> Iterator[tuple[Field, Any]]:
@@ -264,7 +263,7 @@ class _Reader:
     def _list(self, field: Field, name: str) -> Any:
         assert field.item is not None
         rest = (one[len(name) + 1 :].partition("/")[0] for one in self._entered if one.startswith(f"{name}/"))
-        # An item that is a group has an input of its own, which is empty: nothing else may be in it.
+        # An item that is a group also has an input, which is empty: the item may have no other.
         places = sorted({int(one) for one in rest if one.isascii() and one.isdecimal() and len(one) < 8})
         if len(places) > _MOST_ITEMS:
             self.problems[name] = f"more than {_MOST_ITEMS} items; they can be given as JSON"

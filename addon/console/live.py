@@ -1,4 +1,4 @@
-"""The page *Live*: the last requests to models as they happen, and the rounds and calls of each in their order."""
+"""The page *Live*: the last requests to models as they happen, each with its rounds and calls in order."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ router = routes_of("console")
 
 _MOST_BARS = 24
 _WIDTH = 600.0
-"""Of a waterfall, in its own units."""
+"""The width of a waterfall, in SVG units."""
 _NARROWEST = 3.0
 _SHORTEST_WAIT = 0.05
-"""Seconds of a wait before a call that has a bar of its own."""
+"""Seconds: a longer wait before a call gets a separate bar."""
 _STATES = ("running", "done", "failed")
 
 
@@ -34,8 +34,7 @@ class _Live(RequestsQuery):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`kind`: `round`, `call`, or `wait`: what comes before a call is run. `state`: of a call. `x`, `width`: of the
-    waterfall's _WIDTH."""
+    """`kind`: `round`, `call`, or `wait` (the time before a call runs). `state`: of a call. `x`, `width`: of _WIDTH."""
 
     kind: str
     label: str
@@ -56,7 +55,7 @@ async def live(api: ApiDep, query: Annotated[_Live, own_query(_Live)]) -> Respon
 
 
 def waterfall(record: Mapping[str, Any]) -> list[Bar]:
-    """The rounds and calls of a request, by their beginning. Empty: it had one round and no call."""
+    """The rounds and calls of a request, in the order of their starts. Empty: one round and no call."""
     if len(record["round_times"]) < 2 and not record["calls"]:
         return []
     found = sorted(_bars(record), key=lambda bar: bar.began)
@@ -80,5 +79,5 @@ def _bars(record: Mapping[str, Any]) -> Iterator[Bar]:
                 yield Bar("wait", f"{call['name']} waits", "", began, waited, *place(began, waited), call["call_id"])
                 began, seconds = began + waited, seconds - waited
                 if call["waited"] is None:
-                    continue  # it has not been run yet
+                    continue  # not run yet
             yield Bar("call", call["name"], call["state"], began, seconds, *place(began, seconds), call["call_id"])

@@ -1,5 +1,5 @@
 """The console's pages. Each is a frame without data, which anyone may fetch, and a part with the data, which the frame
-fetches with the page's session. Changes go to the control API, so a page can do nothing that the API cannot."""
+fetches with the page's session. Changes go through the control API."""
 
 import asyncio
 import time
@@ -46,8 +46,8 @@ _PER_PAGE = 50
 _TURNS_PER_PAGE = 20
 _MOST_APPROVALS = 50
 _LONGEST_APPROVAL = 4000
-"""Characters of the arguments of a call in the list, which is fetched with each change. If there are more, the call is
-decided at its own page."""
+"""The most characters of a call's arguments in the list, which is fetched again with each change. A call with longer
+arguments is decided at its own page."""
 
 
 def _frame(name: str, title: str) -> Callable[[Request], Awaitable[Response]]:
@@ -88,7 +88,7 @@ class _Calls(CallsQuery):
 
 
 class _Cursor(BaseModel):
-    """Of a list over all sessions, which a token for one session may not see."""
+    """The query of a list over all sessions, which a token for one session may not see."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -203,8 +203,8 @@ def _items(found: RenderedPage) -> list[Document]:
 
 
 async def _call_excerpt(store: Store, session: str, call_id: str) -> Document | None:
-    """What a line shows of a call: the whole calls of a page of turns may be large. None: the call has expired before
-    its turn."""
+    """The fields of a call that a line shows, because whole calls may be large. None: the call expired before its
+    turn."""
     try:
         call = await store.call(session, call_id)
     except UnknownCall:

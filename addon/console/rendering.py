@@ -1,5 +1,5 @@
-"""HTML of the pages. Everything that a model, a tool or a client wrote is escaped, and shown with its control and
-bidirectional characters written out."""
+"""HTML of the pages. All text of models, tools and clients is escaped, including control and bidirectional
+characters."""
 
 import datetime
 import json
@@ -28,10 +28,10 @@ HEADERS = {
 }
 
 LONGEST = 20_000
-"""Characters of a value that a page shows. The API has the rest."""
+"""The most characters of a value that a page shows."""
 
 _MOST_LINES = 400
-"""Lines of a diff that a page shows."""
+"""The most lines of a diff that a page shows."""
 
 
 def page(template: str, values: Mapping[str, Any]) -> Response:
@@ -48,12 +48,12 @@ def multi_line(value: object, longest: int = LONGEST) -> str:
 
 
 def json_text(value: object, longest: int = LONGEST) -> str:
-    """JSON over several lines. What is too long or nested too deeply for that stays on one line."""
+    """Indented JSON; on one line if it is too long or nested too deeply."""
     return _cut(printable_json(_head(_in_lines(value, longest), longest)), longest)
 
 
 def whole_json(value: object, longest: int) -> str | None:
-    """The same, to be edited. None: it is longer."""
+    """The whole JSON, indented, for editing; None if it is longer."""
     text = _in_lines(value, longest)
     if len(text) > longest:
         return None
@@ -63,7 +63,7 @@ def whole_json(value: object, longest: int) -> str | None:
 
 def _in_lines(value: object, longest: int) -> str:
     text = pydantic_core.to_json(value).decode()
-    if len(text) <= longest:  # indentation takes a hundred times as long
+    if len(text) <= longest:  # indenting is a hundred times slower
         with suppress(RecursionError):
             text = json.dumps(value, indent=2, ensure_ascii=False)
     return text
@@ -75,8 +75,8 @@ def json_excerpt(value: object, longest: int) -> str:
 
 
 class Room:
-    """How much of the values of one page is shown: each up to `longest` characters, and of all of them `left`. What
-    comes behind is cut to `least`. A page is rendered in one go, while everything else waits."""
+    """Limits the values of one page: each to `longest` characters, and all together to `left`; further values are cut
+    to `least`. Rendering a page blocks the event loop."""
 
     def __init__(self, longest: int, left: int = 200_000, least: int = 200) -> None:
         self._longest = longest
@@ -111,7 +111,7 @@ def duration(seconds: float) -> str:
 
 
 def _head(text: str, longest: int) -> str:
-    """Escaping costs time for each character, so what is not shown is cut first."""
+    """The beginning of the text, cut before escaping, which takes time for each character."""
     return text[: longest + 1]
 
 
@@ -138,7 +138,7 @@ _environment.filters |= {
 
 
 def marked(lines: list[str]) -> list[tuple[str, str]]:
-    """The lines of a diff, each with its mark: `put-in`, `taken-out` or "". The list is cut."""
+    """The first lines of a diff, each with its mark: `put-in`, `taken-out` or ""."""
     marks = {"+": "put-in", "-": "taken-out"}
     found = [("" if line.startswith(("+++ ", "--- ")) else marks.get(line[:1], ""), line) for line in lines]
     rest = len(found) - _MOST_LINES

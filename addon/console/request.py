@@ -1,4 +1,4 @@
-"""The page *A request*: what the client sent beside what the model was sent, as curl, and as it would be sent today."""
+"""The page *A request*: the client's body beside the body sent to the model, as curl, and as it would be sent now."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from store.models import SessionName
 router = routes_of("console")
 
 _MOST_COMPARED = 1024 * 1024
-"""Bytes of both bodies up to which the page shows what differs. It is made in one go."""
+"""The page shows the differences of bodies with at most this many bytes together. Comparing blocks the event loop."""
 
 
 class _RequestId(BaseModel):
@@ -47,8 +47,8 @@ async def replay(api: ApiDep, query: Annotated[_RequestId, own_query(_RequestId)
 
 
 async def bodies_of(api: ApiContext, record: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows of a request's bodies: `kept`, None if they are not, and `why_not`; `curl` by side, None if
-    it is too long or no text; `lines`, the marked diff, None if the bodies are too long to be compared."""
+    """A request's bodies for the page: `kept`, None if they are not available, and `why_not`; `curl` by side, None if
+    too long or not text; `lines`, the marked diff, None if the bodies are too long."""
     try:
         found = find_bodies(api, record["request_id"], record["session"])
     except Problem as problem:
@@ -79,7 +79,7 @@ def _differences(found: CleanRequest) -> list[str]:
 
 
 def _lines(body: bytes) -> str:
-    """A line for each value, so that a diff shows what was put in and taken out."""
+    """The body with one line for each value, for a diff."""
     try:
         return json.dumps(decode(body), indent=1, ensure_ascii=False)
     except (Malformed, RecursionError):

@@ -1,4 +1,4 @@
-"""How a page signs in: with a token, or with a link that is good for one use."""
+"""Sign-in of pages: with a token, or with a single-use link."""
 
 from typing import Annotated
 

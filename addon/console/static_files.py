@@ -1,4 +1,4 @@
-"""The files of the pages: style, scripts, and htmx, whose licence and origin are beside it."""
+"""The files of the pages: style, scripts, and htmx, with its licence and origin."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ _FOLDER = Path(__file__).with_name("static")
 
 def _shows(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
     async def show() -> Response:
-        # `no-cache`: another version of the proxy may be at this address tomorrow.
+        # `no-cache`: another version of the proxy may be at this address later.
         return FileResponse(_FOLDER / name, headers=HEADERS | {"cache-control": "no-cache"}, media_type=media_type)
 
     return show

@@ -28,9 +28,9 @@ router = routes_of("console")
 _MOST_SESSIONS = 50
 _MOST_CHANGES = 50
 _LONGEST_EDITED = 1_000_000
-"""Characters of a toolset that a page lets edit."""
+"""The most characters of a toolset that a page can edit."""
 _LINE = re.compile(r" at line ([0-9]{1,9}) column [0-9]+$")
-"""In what msgspec says of a text that is not JSON."""
+"""The place in msgspec's message about invalid JSON."""
 
 
 class _Session(BaseModel):
@@ -40,7 +40,7 @@ class _Session(BaseModel):
 
 
 class _Edited(BaseModel):
-    """`text`: what is in the editor. `version`: the ETag of the tools that it began with."""
+    """`text`: the editor's contents. `version`: the ETag of the tools that were loaded into it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -132,7 +132,7 @@ async def try_by_form(
 
 
 def _arguments_form(declaration: Document) -> tuple[Field | None, bool]:
-    """The form of a tool's arguments, None if only JSON will do; and whether it takes none."""
+    """The form of a tool's arguments, None if only JSON fits; and whether the tool takes no arguments."""
     schema = parameters_schema(declaration)
     if schema is None or not schema.get("properties"):
         return None, True

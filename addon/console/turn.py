@@ -1,4 +1,4 @@
-"""The page *A turn*: what the client sees beside what Gemini said and was told, with what differs marked."""
+"""The page *A turn*: the visible turn beside its true turns, with the differences marked."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class _TurnId(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`text`: of a part that is text alone; None: `json`. `mark`: what the proxy did with it; "": nothing."""
+    """`text`: for a part that is only text; otherwise `json`. `mark`: the proxy's change; "": none."""
 
     text: str | None
     json: Document
@@ -65,7 +65,7 @@ def visible_part(part: Document, turn_id: str) -> Part:
 
 
 def true_parts(step: Step, *, passes: bool) -> list[Part]:
-    """The model's parts of a round. `passes`: the client gets the calls."""
+    """The model's parts of a round. `passes`: the client receives the calls."""
     parts = step.content.get("parts")
     found = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     own = [slot.call_id is None for slot in step.slots]  # the client's own, in the order of the calls

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def read_addresses(state: Path) -> dict[str, Any]:
-    """The proxy's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} if nothing is
-    known of them."""
+    """The proxy's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} if missing or
+    unreadable."""
     try:
         found = json.loads((state / "proxy.json").read_bytes())
     except (OSError, ValueError):

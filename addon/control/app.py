@@ -62,7 +62,7 @@ class ControlApp:
         await self._guarded(scope, receive, send)
 
     def change(self, settings: Settings) -> None:
-        """Use other settings, from the next request on."""
+        """Use these settings from the next request on."""
         self.api.settings = settings
 
     def drain(self) -> None:
@@ -70,7 +70,7 @@ class ControlApp:
         self.api.draining = True
 
     def stop(self) -> None:
-        """End long polls and event streams with what they have."""
+        """End long polls and event streams."""
         self.api.ending.set()
 
 
@@ -94,11 +94,7 @@ def create_app(
     setting_rows: Callable[[], Sequence[Document]] = tuple,
 ) -> ControlApp:
     """The control API over an open store. `token` None: no token is required. `extra_routes`: served at the same port.
-    `pins`: the accepted tools of MCP servers. `shared`: the declarations of the proxy's own tools. `origin`: where one
-    of these comes from. `server_states`: the state of each MCP server. `problems`: what is wrong with these arguments
-    for a session's tool, by its schema. `tool_version`: the digest of a session's tool. `try_tool`: begins a call of a
-    session's tool for somebody who tries it. `restart_server`: restarts an MCP server. `recent`: the latest requests to
-    models. `setting_rows`: the proxy's options, without secrets."""
+    `pins`: the accepted tools of MCP servers. The other arguments are fields of `ApiContext`."""
     tokens = Tokens(settings.state)
     api = ApiContext(
         store=store,
@@ -139,7 +135,7 @@ class _App(FastAPI):
         self._others = served.paths
 
     def openapi(self) -> dict[str, Any]:
-        """With the routes that are not FastAPI's, and the form of refusals."""
+        """The document, with the routes that are not FastAPI's and the form of refusals."""
         if self.openapi_schema is None:
             document = super().openapi()
             document["paths"] |= self._others

@@ -1,5 +1,5 @@
-"""Searches calls by text and time. A search looks at a bounded number of calls at once, and says with a cursor where to
-go on: the control API shares the proxy's event loop."""
+"""Searches calls by text and time. Since the control API shares the proxy's event loop, a page of a search looks at a
+limited number of calls, and has a cursor for the next page."""
 
 import asyncio
 import json
@@ -13,17 +13,17 @@ from store.base import Store
 from store.models import Call, Page, Status
 
 MOST_LOOKED_AT = 500
-"""Calls of one page of a search."""
+"""The most calls that one page of a search looks at."""
 LONGEST = 100_000
-"""Characters of a call's arguments and result that are searched."""
+"""The number of characters of a call's arguments and result that are searched."""
 _PORTION = 64
-"""Calls that are read before other tasks run."""
+"""The number of calls that are read before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSearch:
-    """`text`: is in the name, the id, the arguments, the result or the error, in upper or lower case; "": any.
-    `since`, `until`: Unix times; the second is not included."""
+    """`text`: part of the name, id, arguments, result or error, in upper or lower case; "": any. `since`, `until`: Unix
+    times, without `until` itself."""
 
     session: str | None = None
     status: Status | None = None
@@ -34,8 +34,7 @@ class CallSearch:
     newest_first: bool = False
 
     async def page(self, store: Store, query: PageQuery) -> RenderedPage:
-        """A page of the calls that were found. It may have fewer than there are, and even none, and a cursor. Raises
-        BadCursor."""
+        """A page of the calls that were found. Even a page with few or no calls can have a cursor. Raises BadCursor."""
         if not (self.text or self.since is not None or self.until is not None or self._has_no_index(store)):
             return await render_page(lambda *, limit, cursor: self._fetch(store, limit, cursor), query)
         needles = _needles(self.text)
@@ -58,7 +57,7 @@ class CallSearch:
             await asyncio.sleep(0)
 
     def _has_no_index(self, store: Store) -> bool:
-        """Whether the store would look at any number of calls to find those that are asked for."""
+        """Whether the store would have to look at an unlimited number of calls."""
         is_open = self.status is not None and not self.status.final
         return not store.indexes_calls and not is_open and (self.status is not None or self.name is not None)
 
@@ -77,21 +76,21 @@ class CallSearch:
         return self.status in (None, call.status) and self.name in (None, call.name)
 
     async def _first(self, store: Store) -> str | None:
-        """The cursor of the page that begins within the time."""
+        """The cursor of the page with the first call in the time range."""
         moment = self.until if self.newest_first else self.since
         if moment is None:
             return None
         return await store.calls_cursor(moment, session=self.session, newest_first=self.newest_first)
 
     def _is_past(self, call: Call) -> bool:
-        """Whether the call, and all that come behind it, are outside of the time."""
+        """Whether this call and all after it are outside of the time range."""
         if self.newest_first:
             return self.since is not None and call.created_at < self.since
         return self.until is not None and call.created_at >= self.until
 
 
 def _needles(text: str) -> Sequence[str]:
-    """The text as it is in a call, and as it is in JSON."""
+    """The text, and its form in JSON."""
     return [one.lower() for one in dict.fromkeys((text, json.dumps(text, ensure_ascii=False)[1:-1]))] if text else []
 
 

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 
 def parse_moment(value: object) -> object:
-    """Unix time of RFC 3339 or a number. Without a zone, UTC is meant. Raises ValueError."""
+    """The Unix time of an RFC 3339 text (UTC if it has no zone) or of a number. Raises ValueError."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,7 +1,7 @@
 """Pages of lists: the query parameters that all lists share, and the rendering of a page.
 
-The control API shares the proxy's event loop. So a page is fetched in portions, between which other tasks run, and a
-page with large items ends early.
+The control API shares the proxy's event loop. So a page is fetched in portions, other tasks run in between, and a page
+with large items ends early.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from store.models import Page
 
 PAGE_BYTES = 4 * 1024 * 1024
-"""A page ends at this size, however few items it has."""
+"""A page ends at this size, even if it has few items."""
 
 _PORTION = 16
 _TURN_BYTES = 64 * 1024

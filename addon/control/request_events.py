@@ -1,5 +1,5 @@
-"""Requests to models and the rounds of their loops, as events. They are found by comparing what is kept of the last
-requests with what a reader knows of them: nothing is stored, and nothing is done while nobody reads."""
+"""Requests to models and the rounds of their loops, as events. Each reader compares the records of the last requests
+with its previous look at them: nothing is stored, and nothing runs without readers."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -9,39 +9,39 @@ from addon.recent_requests import number_of
 from addon.web.context import ApiContext
 
 PAUSE = 0.25
-"""Seconds in which events are gathered into one batch."""
+"""Seconds in which events are collected for one batch."""
 _MOST = 256
-"""Events of a batch."""
+"""The most events of a batch."""
 
 
 class RequestEvent(NamedTuple):
-    """`data`: of a request the record that `GET /v1/requests` lists."""
+    """`data`: for a request, its record in `GET /v1/requests`."""
 
     type: str
     data: dict[str, Any]
 
 
 class _Rounds(NamedTuple):
-    """How many rounds of a request have begun and ended."""
+    """The number of a request's rounds that have begun, and that have ended."""
 
     begun: int
     ended: int
 
 
 class RequestEvents:
-    """The events of one reader, from `start` on. `session`: only this one's; None: of all."""
+    """The events of one reader, from `start` on. `session` None: of all sessions."""
 
     def __init__(self, api: ApiContext, session: str | None = None) -> None:
         self._api = api
         self._session = session
-        self._version = -1  # of the last look
+        self._version = -1  # at the last look
         self._looked_at = 0.0
         self._has_started = False
         self._running: dict[str, _Rounds] = {}
         self._newest = 0
 
     def start(self) -> list[RequestEvent]:
-        """What runs now, as `request.began`."""
+        """The running requests, as `request.began`."""
         return self._look()
 
     async def next(self) -> list[RequestEvent]:
@@ -54,8 +54,8 @@ class RequestEvents:
                 return events
 
     async def change(self) -> None:
-        """Wait until there may be events; also while requests run, whose durations grow. For readers that are told of
-        no event: nothing is compared."""
+        """Wait until events are possible; returns immediately while requests run, because their durations grow. For
+        readers that need no events: nothing is compared."""
         recent = self._api.recent
         if not recent.running:
             await recent.change(self._version)
@@ -71,7 +71,7 @@ class RequestEvents:
         return self._compare(records)
 
     def _compare(self, records: Sequence[dict[str, Any]]) -> list[RequestEvent]:
-        """The differences between these records, oldest first, and what the reader knows."""
+        """The differences between these records, oldest first, and the last look."""
         events: list[RequestEvent] = []
         before, self._running = self._running, {}
         newest, unlisted = self._newest, 0
@@ -95,7 +95,7 @@ class RequestEvents:
 
 
 def _events(record: dict[str, Any], known: _Rounds | None) -> Iterator[RequestEvent]:
-    """What has happened to a request since. `known` None: it has begun since."""
+    """The events of a request since the last look. `known` None: it has begun since."""
     if known is None:
         yield RequestEvent("request.began", record)
         known = _Rounds(0, 0)
@@ -117,7 +117,7 @@ def _rounds(record: dict[str, Any]) -> _Rounds:
 
 
 def _bounded(events: list[RequestEvent], unlisted: int) -> list[RequestEvent]:
-    """The events that are sent. `unlisted`: requests of which the reader learns nothing more."""
+    """The events to send. `unlisted`: the number of requests that are no longer in the list."""
     kept = events[:_MOST]
     missing = unlisted + len({event.data["request_id"] for event in events[_MOST:]})
     if missing:

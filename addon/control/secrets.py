@@ -1,4 +1,4 @@
-"""Takes secrets out of what callers have stored: a worker may repeat the token that it was given."""
+"""Removes secrets from data that callers store: a worker may repeat its token."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from addon.own_secrets import own_secrets
 
 
 def redaction_of(request: Request) -> Redaction:
-    """For the proxy's own secrets and the caller's token."""
+    """A redaction of the proxy's own secrets and the caller's token."""
     token = request.headers.get("authorization", "").partition(" ")[2].strip()
     return own_secrets.combined_with([token] if token else [])
 
 
 def redacted(redaction: Redaction, value: Any) -> Any:
-    """JSON without these secrets. Raises ValueError for what is not JSON."""
+    """JSON without these secrets. Raises ValueError if the value is not JSON."""
     data = encode(value)
     without = redaction.data(data)
     return value if without == data else decode(without)

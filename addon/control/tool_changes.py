@@ -1,4 +1,4 @@
-"""What another toolset would change: by tools, each with its lines before and after. Pure."""
+"""The differences between two toolsets, by tool, each with its lines before and after. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from store.models import Toolset
 type Part = Literal["toolset", "declaration", "built_in", "tool_config", "order"]
 
 _MOST_LINES = 5000
-"""Of all diffs: nobody reads more."""
+"""The most lines of all diffs together."""
 
 
 class ToolChange(BaseModel):
-    """`part`: `toolset` (the session gets one at all), `declaration` (with its rules), `built_in`, `tool_config`,
-    `order` (of the declarations)."""
+    """`part`: `toolset` (the session had none), `declaration` (with its rules), `built_in`, `tool_config`, `order` (of
+    the declarations)."""
 
     part: Part
     name: str | None = Field(description="Of the function or the built-in tool.")
@@ -29,14 +29,14 @@ class ToolChange(BaseModel):
 
 
 class _Piece(NamedTuple):
-    """`masked`: as it may be shown."""
+    """`masked`: without secrets, for display."""
 
     masked: Any
     whole: Any
 
 
 def tool_changes(before: Toolset | None, after: Toolset) -> list[ToolChange]:
-    """In the order of the new toolset; what is removed comes last."""
+    """In the order of the new toolset; removed tools come last."""
     return list(_changes(before, after))
 
 

@@ -1,4 +1,4 @@
-"""A session's version as an ETag, so that a change does not overwrite somebody else's change."""
+"""A session's version as an ETag, so that a change does not overwrite another caller's change."""
 
 from collections.abc import Awaitable, Callable
 
@@ -39,7 +39,7 @@ async def update_session[T](
     api: ApiContext, request: Request | None, session: str, change: Callable[[Session | None, int], Awaitable[T]]
 ) -> T:
     """Returns the result of `change`, which takes the session's record and version and writes only to that version. If
-    somebody else wrote first, `change` is called again. The change is on disk on return. Raises Problem (412) if the
+    another caller wrote first, `change` is called again. On return, the change is on disk. Raises Problem (412) if the
     caller expects another version. `request` None: the caller expects none."""
     while True:
         record, version, _ = await api.store.snapshot(session)

@@ -111,12 +111,12 @@ class TurnView(BaseModel):
 
 
 def event_data(event: Event) -> Document:
-    """An event's data: for a turn as `/v1/turns` shows it, otherwise the stored record."""
+    """An event's data: a turn in the form of `/v1/turns`, otherwise the stored record."""
     if not event.type.startswith("turn."):
         return event.data
     try:
         turn = Turn.model_validate_json(pydantic_core.to_json(event.data), extra="ignore")
-    except ValidationError:  # written by another version; the stream must not end because of it
+    except ValidationError:  # written by another version: must not end the stream
         return event.data
     return TurnView.of(turn).model_dump(mode="json")
 
@@ -142,7 +142,7 @@ def tools_view(
     toolset: Toolset | None, shared: Sequence[Document], origin: Callable[[str], Document | None]
 ) -> Document:
     """The toolset as a document that PUT accepts unchanged; secrets are masked. `shared`: the proxy's own tools;
-    `origin` gives the `Origin` of one of them, None if it is gone."""
+    `origin` returns the `Origin` of one of them, None if the tool is gone."""
     besides = shared_with(toolset, shared)
     found = ((one["name"], origin(one["name"])) for one in besides)
     ignored = {"shared": besides, "origins": {name: known for name, known in found if known is not None}}

@@ -7,10 +7,9 @@ from store.base import Store
 from store.models import Call, Status
 
 _MOST = 10_000
-"""Pending calls that are looked at. Most of them may wait for something else, and be older than those that wait for an
-approval."""
+"""The most pending calls that are read to find those that wait for an approval."""
 _PORTION = 16
-"""Calls that are read before other tasks run: a call may be large."""
+"""The number of calls that are read before other tasks run: calls may be large."""
 
 
 async def waiting_calls(store: Store, session: str | None = None, *, name: str | None = None) -> AsyncIterator[Call]:

@@ -1,5 +1,4 @@
-"""The routes, one module per group. Each has a `router` and a line here. Routes are matched in this order, so the most
-used come first."""
+"""The routes, one module per group, each with a `router`. They are matched in this order, the most used first."""
 
 GROUPS = (
     "calls",

@@ -66,7 +66,7 @@ class Denied(BaseModel):
 
 
 _MOST_DENIED = 500
-"""Calls that one request denies."""
+"""The most calls that one request denies."""
 _APPROVAL = Approval(args=None, always=False)
 _DENIAL = Denial(reason="")
 
@@ -109,7 +109,7 @@ async def approve_call(
 
 
 async def _version(api: ApiDep, call: Call) -> str:
-    """Of the call's tool. Raises Problem (409)."""
+    """The version of the call's tool. Raises Problem (409)."""
     version = "" if api.tool_version is None else await api.tool_version(call.session, call.name)
     if not version:
         raise Problem(409, f"always: the session no longer has tools, so {call.name} cannot be approved for good")
@@ -196,7 +196,7 @@ async def deny_calls(
 
 
 async def _first(calls: AsyncIterator[Call], call_ids: Collection[str] | None) -> AsyncIterator[Call]:
-    """As many as one request denies, and one more if there are others. `call_ids`: only these; None: all."""
+    """As many calls as one request denies, and one more if others remain. `call_ids`: only these; None: all."""
     count = 0
     async for call in calls:
         if call_ids is not None and call.call_id not in call_ids:

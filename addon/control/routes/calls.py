@@ -110,7 +110,7 @@ async def _wait_for(
     now = asyncio.get_running_loop().time
     deadline, ends = now() + query.wait, api.ends(caller)
     while True:
-        # read before the search, so that a call stored in between ends the wait at once
+        # Read before the search, so that a call stored in between ends the wait.
         last_event = await api.store.last_event_id()
         page = await find()
         if page.items:

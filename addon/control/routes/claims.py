@@ -87,7 +87,7 @@ async def _claim(api: ApiContext, claim: Claim, worker: str) -> Call | None:
 
 
 async def _give_back(api: ApiContext, call: Call, worker: str) -> None:
-    """Nobody runs the call: without this it would fail at the end of the lease, as if it might have run."""
+    """Return a call that did not reach the worker: otherwise it would fail at the end of its lease."""
     with contextlib.suppress(StoreError):
         await api.store.renew(call.session, call.call_id, worker, 0)
 

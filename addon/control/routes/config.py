@@ -1,4 +1,4 @@
-"""The settings of the proxy, and where each is set."""
+"""The proxy's settings, with their sources."""
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response

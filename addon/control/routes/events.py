@@ -1,4 +1,4 @@
-"""All changes of the store's records, and on demand the requests to models, as Server-Sent Events."""
+"""Changes of the store's records and, on demand, requests to models, as Server-Sent Events."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -20,7 +20,7 @@ from store.base import BadCursor, CursorLost, Store
 from store.models import SessionName
 
 _BATCH = 16
-"""Events at a time. Their data may be large; other tasks run between two batches."""
+"""The most events of a batch. Their data may be large; other tasks run between two batches."""
 
 _RESET = sse(
     event="store.reset",
@@ -103,7 +103,7 @@ class _Records:
         self._is_reset = is_reset
 
     async def events(self) -> AsyncGenerator[ServerSentEvent]:
-        """Until the store is closed."""
+        """Ends when the store is closed."""
         yield sse(comment="toolgraft", id=self.position)
         if self._is_reset:
             yield _RESET

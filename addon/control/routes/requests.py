@@ -1,5 +1,4 @@
-"""The last requests to models, while they run and after: the fields of the log's lines, and the bodies of some. They
-are not stored."""
+"""Running requests to models and the last ended ones, in memory: the fields of the log's lines, and some bodies."""
 
 import asyncio
 import json
@@ -171,7 +170,7 @@ class Replayed(BaseModel):
 
 
 _MOST_LINES = 5000
-"""Lines of a diff that are given."""
+"""The most lines of a diff."""
 
 _ABSENT = "There is no such request, or its bodies are not kept"
 
@@ -230,7 +229,7 @@ async def show_replay(
 
 
 def find_record(api: ApiContext, request_id: str, session: str | None) -> dict[str, Any]:
-    """One of `records`. Raises Problem (404)."""
+    """The record of this request. Raises Problem (404)."""
     found = api.recent.record(request_id)
     if found is None or session not in (None, found["session"]):
         raise Problem(404, "there is no such request: the last ones are kept, until the proxy ends")

@@ -24,7 +24,7 @@ from store.models import Session, Toolset
 
 router = routes_of("tools")
 _IGNORED = ("shared", "origins")
-"""Members of what `GET` shows, and `PUT` takes back."""
+"""Members of `GET`'s answer that `PUT` accepts and ignores."""
 
 
 class Checked(BaseModel):
@@ -140,7 +140,7 @@ async def check_tools(
 
 
 async def checked_changes(api: ApiContext, caller: Access, session: str, document: Any) -> tuple[list[ToolChange], int]:
-    """What `document` would change, and the session's version. Raises Problem, BadTool, ValidationError."""
+    """The changes that `document` would make, and the session's version. Raises Problem, BadTool, ValidationError."""
     toolset = _read(document)
     record, version, _ = await api.store.snapshot(session)
     whole = _whole(api, caller, record, toolset)

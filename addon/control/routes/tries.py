@@ -1,4 +1,4 @@
-"""A tool is tried: it runs once, with arguments that a person gives."""
+"""Trial calls: a tool runs once, with arguments that a person gives."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ async def try_tool(
 
 
 async def _ended(api: ApiContext, caller: Access, request: Request, call: Call, seconds: float) -> Call:
-    """The call at its end, or as it is after these seconds."""
+    """The call when it has ended, or after these seconds."""
     now = asyncio.get_running_loop().time
     deadline, ends = now() + seconds, api.ends(caller)
     while not call.status.final and (left := deadline - now()) > 0:
