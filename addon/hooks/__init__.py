@@ -1,1 +1,1 @@
-"""The only place that imports mitmproxy: thin hooks, options, and the composition root."""
+"""Thin hooks of mitmproxy, and the composition root. Elsewhere only `config_file` imports mitmproxy, to check values."""
