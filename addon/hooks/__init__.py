@@ -1,1 +1,1 @@
-"""Thin hooks of mitmproxy, and the composition root. Elsewhere only `config_file` imports mitmproxy, to check values."""
+"""Thin hooks of mitmproxy, and the composition root. Besides, only `config_file` imports mitmproxy, to check values."""
