@@ -1,6 +1,6 @@
-"""A Gemini request or answer as text that people read: who said what, with calls, results, tools and tokens.
+"""A Gemini request or answer as text for people: who said what, with calls, results, tools and tokens.
 
-Everything in it may come from a model, a tool or a client, so it is escaped; line breaks stay in texts alone. Pure.
+All of it may come from a model, a tool or a client, so it is escaped; only texts keep their line breaks. Pure.
 """
 
 import json
@@ -14,7 +14,7 @@ from addon.core.summaries import amount
 
 _INDENT = "  "
 _MOST_CHARACTERS = 4000
-"""Characters of a call's arguments or of a result that are shown."""
+"""The most characters shown of a call's arguments or of a result."""
 _MOST_TOOLS = 100
 _UNITS = ((1024 * 1024, "MB"), (1024, "KB"))
 
@@ -39,8 +39,8 @@ def request_lines(request: Document) -> Iterator[str]:
 
 
 def answer_lines(responses: Sequence[Document]) -> Iterator[str]:
-    """Lines for a GenerateContentResponse, or for all events of a stream. Raises ValueError if there is nothing of
-    either, nor an error."""
+    """Lines for a GenerateContentResponse, or for all events of a stream. Raises ValueError if the documents hold no
+    answer and no error."""
     contents: dict[Any, list[Document]] = {}
     ends: dict[Any, str] = {}
     usage: Document = {}
@@ -69,7 +69,7 @@ def answer_lines(responses: Sequence[Document]) -> Iterator[str]:
 
 
 def _turn(side: str, contents: Sequence[Document]) -> Iterator[str]:
-    """A turn's lines; texts that a stream has cut are joined."""
+    """A turn's lines, with the texts of a stream joined."""
     yield _one_line(side)
     kind, texts = "", list[str]()
 
@@ -102,7 +102,7 @@ def _part(part: Document) -> str:
 
 
 def _file(part: Document) -> str | None:
-    """A part with an image, sound or file; None: it has none."""
+    """A description of a part's image, sound or file; None if it has none."""
     if isinstance(data := get(part, "inlineData"), dict):
         coded = data["data"].rstrip("=") if isinstance(data.get("data"), str) else ""
         size = len(coded) * 3 // 4

@@ -1,4 +1,4 @@
-"""A request as a command line with curl, for a shell. Secrets are variables of the shell."""
+"""A request as a curl command for a shell. Secrets become shell variables."""
 
 import re
 import shlex
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from addon.core.security.escaping import printable, printable_json
 
 _LONGEST_ARGUMENT = 100_000
-"""Bytes of a body that is an argument: Linux takes 128 KiB. A longer one is given on the standard input."""
+"""The most bytes of a body in an argument: Linux takes 128 KiB. Longer bodies are given on the standard input."""
 
 _VARIABLES = {"x-goog-api-key": "$GEMINI_API_KEY", "authorization": "Bearer $ACCESS_TOKEN"}
 
 
 _GLOB = frozenset("[]{}")
-"""What curl takes for ranges and lists of URLs."""
+"""Characters that curl takes for ranges and lists of URLs."""
 
 
 def curl_command(
     method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes, *, secret: str, options: Iterable[str] = ()
 ) -> str:
-    """`secret`: what stands for the value of a secret in `url` and `headers`. `options`: further arguments. The body's
-    invisible characters become JSON escapes. Raises ValueError if the body is not UTF-8."""
+    """`secret`: the text in `url` and `headers` that stands for a secret value. `options`: further arguments. The
+    body's invisible characters become JSON escapes. Raises ValueError if the body is not UTF-8."""
     text = printable_json(body.decode())
     lines = [f"curl -X {shlex.quote(method)} {_quoted(url, secret, '$GEMINI_API_KEY')}"]
     if not _GLOB.isdisjoint(url):
@@ -37,7 +37,7 @@ def curl_command(
 
 
 def _quoted(text: str, secret: str, variable: str) -> str:
-    """Quoted for a shell, with `variable` in place of the secret."""
+    """Quoted for a shell, with `variable` instead of the secret."""
     pieces = printable(text).split(secret)
     if len(pieces) == 1:
         return shlex.quote(pieces[0])

@@ -1,17 +1,17 @@
-"""What differs between two texts, as a unified diff. A comparison line by line takes time with the square of what
-differs, so its size is bounded."""
+"""Compares two texts as a unified diff. The time grows with the square of the changed lines, so their number is
+limited."""
 
 import difflib
 from collections.abc import Sequence
 
 _CONTEXT = 3
-"""Equal lines shown around what differs."""
+"""Equal lines shown around a change."""
 _MOST_COMPARED = 2000
-"""Lines of both texts, between their common beginning and end, that are compared. If there are more, all of the first
-are shown as removed, and all of the second as added."""
+"""The most lines of a text that are compared, without the common beginning and end. Of more, the diff shows all of the
+first text as removed, and all of the second as added."""
 
 type _Change = tuple[str, int, int, int, int]
-"""As difflib's opcodes."""
+"""Like difflib's opcodes."""
 
 
 def differences(old: str, new: str, names: tuple[str, str]) -> list[str]:
@@ -33,12 +33,12 @@ def differences(old: str, new: str, names: tuple[str, str]) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Not those of `str.splitlines`, which also ends a line at characters that may be in a JSON string."""
+    """Unlike `str.splitlines`, does not split at characters that may be in a JSON string."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 class _Comparison(difflib.SequenceMatcher[str]):
-    """Compares what lies between the common beginning and the common end."""
+    """Compares the lines between the common beginning and the common end."""
 
     a: Sequence[str]
     b: Sequence[str]
@@ -62,7 +62,7 @@ class _Comparison(difflib.SequenceMatcher[str]):
 
 
 def _range(start: int, stop: int) -> str:
-    """A range of lines, as the heads of a diff have it: an empty one is named by the line before it."""
+    """A range of lines for a diff's head. An empty one is named by the line before it."""
     return f"{start + 1 if stop > start else start},{stop - start}"
 
 

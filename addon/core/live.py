@@ -4,14 +4,15 @@ A `LiveMachine` is fed the frames of both sides and the results of calls, and re
 
 - The client's `setup` and `contextUpdate` also declare the toolset's tools. No other frame of the client changes.
 - The calls of grafted tools are removed from a `toolCall` and run by the proxy. The client gets the rest.
-- The results of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other results go
-  upstream at once. A call that the model cancels gets no result.
+- The results of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other results
+go
+  upstream immediately. A call that the model cancels gets no result.
 - While the model waits for a grafted call, the client's `realtimeInput` is held, because the service would close the
   connection. Later frames are held too, so that the client's frames keep their order. The client's `toolResponse` is
   never held: the model may be waiting for it.
 
-From Gemini 3.8 on, a model waits only for functions declared BLOCKING. It accepts input meanwhile and cancels the call
-then, so nothing is held. Older models wait for every function that is not declared NON_BLOCKING.
+From Gemini 3.8 on, a model waits only for functions declared BLOCKING. If it gets input meanwhile, it accepts that and
+cancels the call, so nothing is held. Older models wait for every function that is not declared NON_BLOCKING.
 
 A frame in `LiveActions.send` reaches the service later. Until `confirm_sent` was called for each of them, the client's
 new frames queue behind them.
@@ -62,7 +63,7 @@ _DECLARING = ("setup", "contextUpdate")
 _ASYNC = (3, 8)
 """The first version of Gemini that waits only for calls of functions declared BLOCKING."""
 _FRAME_COST = 256
-"""Bytes, roughly, that a held frame takes besides its data."""
+"""The approximate memory use of a held frame besides its data, in bytes."""
 
 
 @dataclass(slots=True)
@@ -107,7 +108,8 @@ class LiveMachine:
         self._own: Collection[str] | None = frozenset() if strips else None  # the client's; None: it may have any
         self._free: set[str] = set()  # the client's tools that the model does not wait for
         self._waiting: dict[str, _WaitingCall] = {}
-        self._client_calls: set[str] = set()  # ids of the client's calls that the model waits for, beside grafted calls
+        # ids of the client's calls that the model waits for, together with grafted calls
+        self._client_calls: set[str] = set()
         self._passed_through: dict[str, str] = {}  # Gemini ids of the calls that the client runs → call ids
         self._steps = 0
         self._before_turn = 0  # the value of `_steps` when the model's turn began
@@ -196,7 +198,7 @@ class LiveMachine:
         return None if tools == as_list(own) else tools
 
     def _client_results(self, data: bytes) -> tuple[tuple[str, Document], ...]:
-        """Record the client's results. Returns those of calls that were passed through to it, by call id."""
+        """Record the client's results. Returns those of passed-through calls, by call id."""
         results: list[tuple[str, Document]] = []
         for one in objects(get(member_of(decode(data), "toolResponse")[1], "functionResponses")):
             gemini_id = str(one.get("id"))
@@ -227,7 +229,7 @@ class LiveMachine:
         return LiveActions(forward, self._take_ready() + self._release_held(), step, cancelled)
 
     def _check(self, visible: Any) -> None:
-        """Raise Malformed if the client would see a grafted call, wherever it stands."""
+        """Raise Malformed if the client would see a grafted call at any place."""
         if not self.passthrough and any(self.strips or str(name) in self._names for name in called_names(visible)):
             raise Malformed("a call stands where no call belongs")
 
@@ -270,7 +272,7 @@ class LiveMachine:
         return with_value(document, key, with_value(inner, key_of(inner, "functionCalls"), own)), step
 
     def _is_own(self, used: str) -> bool:
-        """Whether a called function is the client's. One that nobody declared is an unknown tool instead."""
+        """Whether a called function is the client's. An undeclared one counts as an unknown tool."""
         return used not in self._names and (self._own is None or used in self._own)
 
     def _capture(self, call: Document, used: str, name: str | None, place: int, fault: str | None) -> CapturedCall:
@@ -331,7 +333,7 @@ class LiveMachine:
         return LiveActions(send=self._take_ready() + self._release_held())
 
     def close(self) -> LiveActions:
-        """The connection has closed: cancel all open calls and drop the held frames."""
+        """End the connection: cancel all open calls and drop the held frames."""
         open_calls = (
             *(call_id for call_id, one in self._waiting.items() if one.is_stored),
             *self._passed_through.values(),

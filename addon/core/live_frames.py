@@ -1,4 +1,4 @@
-"""The frames of a Live connection, the actions that follow from them, and their members in either spelling."""
+"""The frames of a Live connection, the resulting actions, and access to members in either spelling."""
 
 import re
 from typing import Any, NamedTuple
@@ -10,7 +10,8 @@ from addon.core.history.steps import CallSlot
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
 _RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete|function_?[Cc]all)')
 _ESCAPES = (b"\\u00", b"\0")
-"""The keys that make a service frame worth decoding, and the escapes that may hide them. Most frames are long audio."""
+"""The keys for which a service frame must be decoded, and the escapes that may hide them. Most frames are long
+audio."""
 _BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
 
 
@@ -29,11 +30,11 @@ class ToolBehavior(NamedTuple):
 
 
 class TooMuchHeld(Exception):
-    """The client has sent more than may be held back while the model waits for a call."""
+    """The client has sent more than may be held while the model waits for a call."""
 
 
 class LiveStep(NamedTuple):
-    """A toolCall that holds grafted calls. `parts`: all its calls, under the toolset's names. `slots`: who owns each
+    """A toolCall with grafted calls. `parts`: all its calls, under the toolset's names. `slots`: the owner of each
     call. `calls`: the grafted ones. `number`: its index within the model's turn, from 0."""
 
     parts: tuple[Document, ...]
@@ -48,9 +49,9 @@ def is_relevant(data: bytes) -> bool:
 
 
 class LiveActions(NamedTuple):
-    """The actions to take. `forward`: the data to pass on in place of the fed frame, None for nothing. `send`: frames
-    to send upstream after it. `step`: the calls to run. `cancel`: ids of calls that nobody waits for any longer.
-    `results`: the client's answers to calls that were passed through to it, by call id."""
+    """The actions to take. `forward`: the data to pass on instead of the fed frame, None for nothing. `send`: frames to
+    send upstream after it. `step`: the calls to run. `cancel`: ids of calls that nobody waits for any longer.
+    `results`: the client's answers to passed-through calls, by call id."""
 
     forward: bytes | None = None
     send: tuple[Frame, ...] = ()

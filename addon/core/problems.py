@@ -1,4 +1,4 @@
-"""Log lines about problems that somebody has to know of: each is also a record with fields (`graft_log=json`)."""
+"""Log lines about problems that a person must know of. Each is also a record with fields (`graft_log=json`)."""
 
 from typing import Any
 
@@ -7,5 +7,5 @@ FIELDS = "graft"
 
 
 def problem(event: str, **fields: Any) -> dict[str, Any]:
-    """What to give a logger as `extra`."""
+    """The `extra` argument for a logger."""
     return {FIELDS: {"event": event, **fields}}

@@ -1,15 +1,15 @@
-"""A cache of a function's results for short arguments: clients choose the arguments, so long ones are not kept."""
+"""Caches a function's results for short arguments. Long ones are not cached, because clients choose the arguments."""
 
 import functools
 from collections.abc import Callable
 from typing import Any, cast
 
 LONGEST = 2048
-"""The greatest length of an argument with which a result is kept."""
+"""The maximum length of an argument whose result is cached."""
 
 
 def cached_if_short[F: Callable[..., Any]](maxsize: int) -> Callable[[F], F]:
-    """As `functools.lru_cache`, for a function of positional arguments that have a length."""
+    """Like `functools.lru_cache`, for a function of positional arguments that have a length."""
 
     def decorate(function: F) -> F:
         cached = functools.lru_cache(maxsize)(function)

@@ -1,4 +1,4 @@
-"""What the terminal and the log tell about a request: one line, or the same fields as a record.
+"""Summaries of requests for the terminal and the log: one line, or the same fields as a record.
 
 Names and arguments come from clients and models. They are escaped, cut, and quoted wherever they could pass for another
 part of the line.
@@ -16,14 +16,14 @@ from addon.core.security.credentials import is_secret_name
 from addon.core.security.escaping import printable
 
 LONGEST_ARGUMENTS = 80
-"""Characters of a call's arguments that are shown."""
+"""The most characters shown of a call's arguments."""
 _LONGEST_NAME = 64
 _LONGEST_TEXT = 200
 _LONGEST_USER_AGENT = 200
 _MOST_CALLS = 4
-"""Calls that a line names."""
+"""The most calls named in a line."""
 _USAGE_BYTES = 4096
-"""The end of an answer in which its usage is looked for."""
+"""The size of an answer's end that is searched for its usage."""
 _PLAIN = re.compile(r"[\w./:@+-]+(?: [\w./:@+-]+)*")
 _COUNT = re.compile(rb'"(\w+TokenCount)"\s*:\s*(\d{1,15})\b')
 _MINUS = "\N{MINUS SIGN}"
@@ -36,16 +36,16 @@ CALL_STATES = ("done", "failed", "waiting", "running", "client")
 
 
 class Run(Protocol):
-    """What runs a call. `ran_at`: when that began, on the monotonic clock; None: it has not."""
+    """The run of a call. `ran_at`: when it began, on the monotonic clock; None: it has not."""
 
     ran_at: float | None
 
 
 @dataclass(slots=True)
 class CallSummary:
-    """`state`: one of CALL_STATES: `running` also if nobody knows its end, `waiting` for an answer by hand or a worker,
-    `client` if the client runs it. `seconds`: how long the request waited for it. `began`: on the monotonic
-    clock; None: unknown. `run`: what runs it, while it is not known when that began; `ran`: when it did."""
+    """`state`: one of CALL_STATES. `running` also means that the end is unknown, `waiting` waits for an answer by hand
+    or a worker, `client` runs at the client. `seconds`: how long the request waited for it. `began`: on the monotonic
+    clock; None: unknown. `run`: the run, until its start is known; `ran`: its start."""
 
     name: str
     args: Document
@@ -58,7 +58,7 @@ class CallSummary:
 
     @property
     def waited(self) -> float | None:
-        """Seconds until it was run: for other calls, an approval, a place. None: unknown, or it still waits."""
+        """Seconds before it ran, for example for other calls or an approval. None: unknown, or it still waits."""
         ran = self.run.ran_at if self.run is not None else self.ran
         return None if ran is None or self.began is None else max(0.0, ran - self.began)
 
@@ -73,10 +73,10 @@ class RoundSummary:
 
 @dataclass(slots=True)
 class Summary:
-    """`added`: the tools that the model was given besides the client's; None: the request was not touched. `removed`:
-    the client's tools that it was not given. `rounds`: the requests that the proxy sent; `loop`: those of a loop, as
-    they happen. `turn_id`: of the client's turn, if the model called tools. `status`: 0 if the client got none. `end`:
-    why the answer broke off."""
+    """`added`: the tools given to the model besides the client's; None: the request was not touched. `removed`: the
+    client's tools that were left out. `rounds`: the requests that the proxy sent; `loop`: those of a loop, as they
+    happen. `turn_id`: of the client's turn, if the model called tools. `status`: 0 if the client got none. `end`: why
+    the answer broke off."""
 
     session: str
     surface: str = ""
@@ -100,30 +100,30 @@ class Summary:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the client got no good answer. Only known once the request has ended."""
+        """Whether the client got no usable answer. Known only after the request has ended."""
         return self.end not in ("", ANSWERED_HERE) or not 0 < self.status < 400
 
     def note_client(self, user_agent: str | None) -> None:
-        """Keep what the client calls itself, or the beginning."""
+        """Keep the client's user agent, or the beginning of a long one."""
         self._user_agent = user_agent[: _LONGEST_USER_AGENT + 1] if user_agent else ""
 
     @property
     def user_agent(self) -> str:
-        """On one line, and cut."""
+        """The user agent, shortened to one line."""
         return shortened(self._user_agent, _LONGEST_USER_AGENT)
 
     def keep_end(self, answer: bytes | bytearray) -> None:
-        """Keep the end of an answer that was not parsed: its tokens are counted only if somebody is told of them."""
+        """Keep the end of an unparsed answer. Its tokens are counted only if they are shown."""
         self._unread = bytes(answer[-_USAGE_BYTES:])
 
     def count_end(self) -> None:
-        """Take the tokens of the answer whose end was kept."""
+        """Count the tokens of the answer whose end was kept."""
         if self._unread:
             self.count([usage_at_end(self._unread)])
             self._unread = b""
 
     def count(self, rounds: Iterable[Document]) -> None:
-        """Take the tokens of each round's usage."""
+        """Count the tokens of each round's usage."""
         for usage in rounds:
             if usage:
                 self.prompt += prompt_of(usage)
@@ -131,13 +131,13 @@ class Summary:
 
 
 def usage_at_end(answer: bytes | bytearray) -> Document:
-    """The usage in the last bytes of an answer that was not parsed; {} if it is not there."""
+    """The usage in the last bytes of an unparsed answer, or {}."""
     place = answer.rfind(b'"usageMetadata"', max(0, len(answer) - _USAGE_BYTES))
     return {} if place < 0 else {name.decode(): int(n) for name, n in _COUNT.findall(answer[place:])}
 
 
 def line_of(summary: Summary) -> str:
-    """The request in one line, whose parts are separated by two spaces."""
+    """The request in one line, in parts separated by two spaces."""
     parts = [summary.session]
     if summary.model:
         parts.append(shortened(summary.model, _LONGEST_NAME))
@@ -153,7 +153,7 @@ def line_of(summary: Summary) -> str:
 
 
 def fields_of(summary: Summary) -> dict[str, Any]:
-    """The same as a record."""
+    """The request as a record."""
     calls = [
         {"name": shortened(call.name, _LONGEST_NAME), "arguments": arguments(call.args), "state": call.state}
         | ({} if call.seconds is None else {"seconds": round(call.seconds, 3)})
@@ -184,7 +184,7 @@ def ascii_only(line: str) -> str:
 
 
 def arguments(args: Document) -> str:
-    """The values of a call's arguments, as far as they fit. Secrets are known by their names."""
+    """The values of a call's arguments, as far as they fit. Secrets are masked by their names."""
     values, length = [], 0
     for name, value in args.items():
         values.append("***" if is_secret_name(str(name)) else _value(value))

@@ -1,8 +1,8 @@
 """The rules of the tool loop, without I/O: what the next request may be, and what follows its answer.
 
 At most `max_rounds` requests go upstream, not counting those for the rest of an answer. The last request forbids calls,
-so that the client always gets an answer. A mode that forces calls applies only to the first step. Once the loop has had
-`max_calls` calls, the model may make no more. A malformed call is requested once more, and then reported as an error.
+so that the client always gets an answer. A mode that forces calls applies only to the first step. After `max_calls`
+calls in the loop, the model may make no more. A malformed call is requested once more, and then reported as an error.
 """
 
 import enum
@@ -15,19 +15,19 @@ WRONG_CALLS = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
 
 
 class Next(enum.StrEnum):
-    """What follows a round: the loop goes on with `SEND` or `RUN`, and otherwise ends."""
+    """The next action after a round. The loop continues with `SEND` or `RUN`, and otherwise ends."""
 
     SEND = "send"  # another request
-    RUN = "run"  # the calls, whose responses `add_step` takes
+    RUN = "run"  # run the calls, and give their responses to `add_step`
     ANSWERED = "answered"  # the model answered without calls
-    DELIVERED = "delivered"  # the step is the client's, or waits for results from outside
+    DELIVERED = "delivered"  # the step is the client's, or waits for external results
     FAILED = "failed"  # the model got its calls wrong twice
 
 
 class ToolLoop:
-    """The loop of one client request. `number` counts the requests. `added`: the Contents of the loop so far, for which
-    the request has a place after its own. `mode`: the present function calling mode, "NONE" for the last request,
-    "AUTO" after the first step, None for the client's own."""
+    """The loop of one client request. `number` counts the requests. `added`: the Contents of the loop so far, which
+    follow the request's own. `mode`: the current function calling mode, "NONE" for the last request, "AUTO" after the
+    first step, None for the client's own."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ToolLoop:
 
     @property
     def is_last(self) -> bool:
-        """Whether the present request may not lead to calls."""
+        """Whether the current request may not lead to calls."""
         return self.number == self._max_rounds or (self._max_calls is not None and self._calls >= self._max_calls)
 
     def begin_round(self) -> None:
@@ -57,8 +57,8 @@ class ToolLoop:
             self.mode = "NONE"
 
     def after(self, calls: int, *, runnable: bool, wrong: bool) -> Next:
-        """What follows a round with so many calls. `runnable`: the proxy can run all of them. `wrong`: the model made
-        calls that are none (`WRONG_CALLS`)."""
+        """The next action after a round with so many calls. `runnable`: the proxy can run all of them. `wrong`: the
+        model made invalid calls (`WRONG_CALLS`)."""
         if wrong:
             if self.had_wrong_calls or self.is_last:
                 return Next.FAILED

@@ -1,1 +1,1 @@
-"""Answers of the model: calls taken out of them, and their usage."""
+"""Answers of the model: their calls, and their usage."""

@@ -1,4 +1,4 @@
-"""Rewrites the model's answer for the client: calls are captured and replaced by a placeholder.
+"""Rewrites the model's answer for the client: captures calls and replaces them by a placeholder.
 
 An `AnswerRewriter` is fed the response documents of one request: one for JSON, one for each event of a stream. For each
 candidate it keeps the true parts (the model's), the visible parts (the client's) and the calls.
@@ -22,21 +22,21 @@ _KEPT_OF_THOUGHTS = ("thoughtSignature", "functionCall", "toolCall", "toolRespon
 
 
 class ToolNames(NamedTuple):
-    """Tells grafted tools from the client's own. `names`: the name used in the request → the toolset's name. `own`: the
-    functions that the client declared; None if it may have others."""
+    """Distinguishes grafted tools from the client's own. `names`: the name used in the request → the toolset's name.
+    `own`: the functions that the client declared; None if it may have others."""
 
     names: Mapping[str, str]
     own: Collection[str] | None
 
     def toolset_name(self, used: str) -> str | None:
-        """The toolset's name of a called tool; None for the client's own tool. A tool that nobody declared counts as
-        the toolset's: the model is told that it is unknown."""
+        """The toolset's name of a called tool; None for the client's own tool. An undeclared tool counts as the
+        toolset's, so that the model is told that it is unknown."""
         name = self.names.get(used)
         return used if name is None and self.own is not None and used not in self.own else name
 
 
 class CapturedCall(NamedTuple):
-    """A call of a grafted tool. `place`: its index in the step. `fault`: why it fails at once, in words for the
+    """A call of a grafted tool. `place`: its index in the step. `fault`: why it fails immediately, in words for the
     model."""
 
     call_id: str
@@ -87,7 +87,7 @@ class Candidate:
 
     @property
     def visible_parts(self) -> list[Document]:
-        """The parts that the client got."""
+        """The parts that the client received."""
         return self._visible.read()
 
     @property
@@ -102,7 +102,7 @@ class Candidate:
 
     @property
     def is_open(self) -> bool:
-        """Whether the answer has no end, or calls behind it: some services send a finishReason with every event."""
+        """Whether the answer has no end, or calls after it: some services send a finishReason with every event."""
         return not self.ended or self.partial is not None or len(self.captured) > self._calls_at_end
 
     def end(self) -> None:
@@ -133,7 +133,6 @@ class Candidate:
             self._true.add(part)
 
     def add_visible(self, part: Document) -> None:
-        """Add a visible part."""
         self._visible.add(part)
         if self._current is not self._visible:
             self._current.add(part)
@@ -218,8 +217,8 @@ class AnswerRewriter:
         return {**carried, **response, "candidates": [_with_filler(candidate) for candidate in visible_candidates]}
 
     def close(self) -> Document | None:
-        """Process the clean end of a stream. Returns a last event, if a placeholder or the usage of a dropped event
-        still has to be sent."""
+        """Process the clean end of a stream. Returns a last event if a placeholder, or the usage of a dropped event,
+        must still be sent."""
         open_ended = [state for state in self.candidates.values() if state.is_open and not state.paused]
         for state in open_ended:
             self._cut_short(state)
@@ -271,7 +270,7 @@ class AnswerRewriter:
         if hides_token or places or state.answered_by_proxy:
             rewritten.pop("continuationToken", None)
         if places or state.answered_by_proxy:
-            self.continuation_token = None  # the step is answered as it is
+            self.continuation_token = None  # the step is answered without its rest
         if state.answered_by_proxy or state.resumed_by_proxy:
             rewritten.pop("finishReason", None)
             rewritten.pop("finishMessage", None)
@@ -283,7 +282,7 @@ class AnswerRewriter:
         return rewritten
 
     def _record_token(self, state: Candidate, token: Any, finish: Any) -> bool:
-        """Record a continuationToken, if there is one. Returns whether the token is hidden from the client."""
+        """Record a continuationToken, if any. Returns whether it is hidden from the client."""
         if not isinstance(token, str) or not token:
             if finish is not None and not state.paused:
                 self.continuation_token = None
@@ -301,7 +300,7 @@ class AnswerRewriter:
         return part
 
     def _record_part(self, state: Candidate, part: Document) -> bool:
-        """Record a part. Returns whether the client gets the part."""
+        """Record a part. Returns whether the client gets it."""
         call = get(part, "functionCall")
         if isinstance(call, dict):
             visible = self._record_call(state, part, call)
@@ -331,7 +330,7 @@ class AnswerRewriter:
         for piece in objects(pieces):
             partial.args.put(piece)
         if isinstance(args := call.get("args"), dict):
-            partial.args.update(args)  # all at once, with the last piece
+            partial.args.update(args)  # all arrive with the last piece
         if not goes_on:
             state.partial = None
             return self._capture_assembled(state, partial)
@@ -343,15 +342,15 @@ class AnswerRewriter:
         return self._capture(state, {**partial.part, "functionCall": call}, call, is_too_long=partial.args.is_too_long)
 
     def _cut_short(self, state: Candidate) -> None:
-        """Capture a call whose arguments are incomplete at the end of the answer with the arguments that arrived: its
-        pieces were hidden, and the turn must not be empty."""
+        """Capture a call that is incomplete at the end of the answer, with the arguments that arrived: its pieces were
+        hidden, and the turn must not be empty."""
         partial, state.partial = state.partial, None
         if partial is not None:
             self.unfinished_calls.add(str(partial.part["functionCall"].get("name", "")))
             self._capture_assembled(state, partial)
 
     def _capture(self, state: Candidate, part: Document, call: Document, *, is_too_long: bool = False) -> bool:
-        """Record a complete call. Returns whether the client gets the call."""
+        """Record a complete call. Returns whether the client gets it."""
         used = str(call.get("name", ""))
         name = self.naming.toolset_name(used)
         bounds = state.bounds

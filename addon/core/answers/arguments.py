@@ -9,7 +9,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.short_cache import cached_if_short
 
 MAX_DEPTH = 100
-"""The maximum nesting depth of a call's arguments, which is also that of Protobuf and of the store."""
+"""The maximum nesting depth of a call's arguments, the same as for Protobuf and the store."""
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
 _VALUES = ("stringValue", "numberValue", "boolValue")
@@ -26,7 +26,7 @@ NO_LIMITS = Limits(sys.maxsize, sys.maxsize)
 
 
 class Bounds:
-    """How much of the limits the calls of one step have used. `calls` counts the calls of grafted tools."""
+    """The part of the limits that the calls of one step have used. `calls` counts the calls of grafted tools."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -40,7 +40,7 @@ class Bounds:
 
     @property
     def are_exceeded(self) -> bool:
-        """Whether a call beyond the limit was counted, and so the model got the error."""
+        """Whether a call beyond the limit was counted, so that the model got the error."""
         return self.calls > self.limits.calls
 
     def take(self) -> str | None:

@@ -1,8 +1,8 @@
 """The token counts of an answer that took several requests.
 
-Clients take the prompt count for the size of their context. So the client sees the prompt count of the last request,
-which includes all earlier ones, the output counts of all requests, and the total of both. Gemini's counts and those of
-the Interactions API have different names.
+Clients take the prompt count for the size of their context, so the client sees the prompt count of the last request,
+which includes all earlier ones, the output counts of all requests, and the total of both. Gemini and the Interactions
+API name their counts differently.
 """
 
 from addon.core.framing.documents import Document, camel
@@ -24,7 +24,7 @@ _TOTALS = {
     "totalTokenCount": ("promptTokenCount", "toolUsePromptTokenCount"),
     "totalTokens": ("totalInputTokens", "totalToolUseTokens"),
 }
-"""Each total, with the counts in it that are no output: the prompt, and the additions of built-in tools."""
+"""Each total, with its counts other than output: the prompt, and the additions of built-in tools."""
 _COUNTED = ("candidatesTokenCount", "thoughtsTokenCount", "totalOutputTokens", "totalThoughtTokens")
 
 

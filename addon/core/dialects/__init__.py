@@ -1,1 +1,1 @@
-"""Other languages as Gemini's documents, and back: chat completions, Responses, Interactions."""
+"""Conversions between Gemini and other APIs: chat completions, Responses, Interactions."""

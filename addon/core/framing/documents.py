@@ -42,7 +42,7 @@ encode = msgspec.json.Encoder().encode
 
 
 class Malformed(ValueError):
-    """The bytes are not the expected JSON. The proxy passes them on unchanged."""
+    """The bytes are not the expected JSON, so the proxy passes them on unchanged."""
 
 
 class Member(NamedTuple):
@@ -66,7 +66,7 @@ def _camel(name: str) -> str:
 
 
 _cached_camel = lru_cache(maxsize=4096)(_camel)
-"""The same few names repeat. Long ones are not kept: clients choose them."""
+"""The same few names repeat. Long names, which clients choose, are not cached."""
 
 
 def decode(data: bytes | memoryview) -> Any:
@@ -90,7 +90,7 @@ def utf8_of(value: msgspec.Raw) -> bytes:
 
 
 def all_utf8_of(values: Sequence[msgspec.Raw]) -> list[bytes] | None:
-    """The same of each of these, in half the time; None if one of them is no string or not valid."""
+    """Like `utf8_of` for several values, in half the time; None if one of them is invalid or not a string."""
     return strings_in(b",".join(values))
 
 
@@ -104,7 +104,7 @@ def strings_in(data: bytes) -> list[bytes] | None:
 
 
 def trimmed(text: bytes) -> bytes:
-    """What `str.strip` leaves of this UTF-8."""
+    """The text without the white space that `str.strip` removes."""
     text = text.strip(_ASCII_SPACES)
     if not text or (text[0] < _ASCII_END and text[-1] < _ASCII_END):  # nearly every text
         return text
@@ -129,7 +129,7 @@ def _replace_half(escape: re.Match[bytes]) -> bytes:
 def members(data: bytes, start: int = 0, end: int | None = None) -> list[Member]:
     """The members of the object in `data[start:end]`, in order.
 
-    Raises Malformed if the bytes are no object, or if a key occurs twice (in one spelling or in both).
+    Raises Malformed if the bytes are not an object, or if a key occurs twice (in one spelling or in both).
     """
     end = len(data) if end is None else end
     try:
@@ -211,13 +211,13 @@ def parts_of(content: Mapping[str, Any]) -> list[Document]:
 
 
 def content_of(candidate: Mapping[str, Any]) -> Document:
-    """The candidate's Content; {} if it has none, or something else in its place."""
+    """The candidate's Content; {} if it is missing or not an object."""
     content = candidate.get("content")
     return content if isinstance(content, dict) else {}
 
 
 def index_of(document: Mapping[str, Any]) -> int:
-    """The index of a candidate or choice; 0 if it has none, or something else in its place."""
+    """The index of a candidate or choice; 0 if it is missing or invalid."""
     index = document.get("index")
     return index if isinstance(index, int) else 0
 

@@ -1,8 +1,8 @@
-"""Decodes the content encodings gzip and deflate piece by piece. Upstream is asked for none, but may use one anyway.
+"""Decodes the content encodings gzip and deflate piece by piece. The upstream may use one although none was requested.
 
 A gzip body may hold several members, and `deflate` may have a zlib header or not: RFC 9110 requires it, and some
 servers omit it. A body that ends before its encoding does was cut off. A small body may expand to more than fits in
-memory, so the output is bounded, and nothing is produced beyond the bound.
+memory, so the output is limited, and nothing is produced beyond the limit.
 """
 
 import sys
@@ -14,14 +14,14 @@ Decompress = Callable[[bytes], bytes]
 """Takes the next bytes, b"" at the end. Returns the decoded bytes. Raises BadEncoding, also at the end."""
 
 _LARGEST = 64 * 1024 * 1024
-"""How many bytes are decoded at once."""
+"""The most decoded bytes produced in one step."""
 
 _PIECE = 16 * 1024
-"""How many encoded bytes are decoded at once. zlib copies what is left of them after each member."""
+"""The most encoded bytes decoded in one step. zlib copies the remaining bytes after each member."""
 
 
 class BadEncoding(ValueError):
-    """The bytes are not what their content encoding says."""
+    """The bytes do not fit their content encoding."""
 
 
 class TooLong(BadEncoding):
@@ -29,8 +29,8 @@ class TooLong(BadEncoding):
 
 
 def decompressor(encodings: str, most: int = sys.maxsize) -> Decompress | None:
-    """The decoder for a Content-Encoding header. None if it names anything but one of gzip and deflate, or nothing. The
-    decoder raises TooLong after more than `most` bytes, even without any encoding."""
+    """The decoder for a Content-Encoding header. None unless it names only gzip, only deflate, or nothing. The decoder
+    raises TooLong after more than `most` bytes, even without any encoding."""
     names = [name for part in encodings.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     match names:
         case []:
@@ -84,7 +84,7 @@ class _Gzip(_Decoder):
         return self._member is None or self._member.eof
 
     def _begin(self, chunk: bytes) -> bytes:
-        """Begin a member. Zeros may follow each."""
+        """Begin a member. Zeros may follow each member."""
         if self._member is not None and not (chunk := chunk.lstrip(b"\0")):
             return b""
         self._member = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -92,7 +92,7 @@ class _Gzip(_Decoder):
 
 
 class _Deflate(_Gzip):
-    """With or without zlib's header, which the first two bytes show."""
+    """With or without a zlib header, as shown by the first two bytes."""
 
     name = "deflate"
     _head = b""

@@ -1,7 +1,7 @@
-"""Takes long inline data (images, sounds, documents) out of a body, so that what reads the rest never scans it again.
+"""Replaces long inline data (images, sounds, documents) in a body by digests, so that later readers never scan it.
 
-A digest stands in its place. Clients send the data of an answer back in either alphabet of base64, with or without
-padding, with or without escaped slashes, and `identity` is the same for all. Their own data each sends in one form.
+Clients send the data of an answer back in either alphabet of base64, with or without padding, with or without escaped
+slashes, and `identity` is the same for all of these. Each client sends its own data in one form.
 """
 
 import re
@@ -13,38 +13,39 @@ import xxhash
 
 _WINDOW = 2**15
 LONG = 2 * _WINDOW
-"""Data of this size in bytes is always taken out, because a whole window without a quote lies in it."""
+"""Data of this size in bytes is always replaced, because it contains a whole window without a quote."""
 
 _DIGESTED = _WINDOW // 2
-"""From this size on, data is known by its digest. Long data is larger than this also without escapes and padding."""
+"""From this size on, data is identified by its digest. Long data exceeds it even without escapes and padding."""
 
 _BEFORE = re.compile(
     rb'(?<!\\)"inline(?:Data|_data)"\s*:\s*{\s*(?:"\w+"\s*:\s*"(?:[^"\\]|\\/)*"\s*,\s*)*"data"\s*:\s*"\Z', re.ASCII
 )
-"""What stands before the data. The pattern ends with an opening quote in any JSON: a text has no unescaped quotes."""
+"""The bytes before the data. The pattern ends with an opening quote in any JSON, because texts have no unescaped
+quotes."""
 _MOST_BEFORE = 1024
 _BACKSLASH = 0x5C
 
 
 class Short(NamedTuple):
-    """`data`: the body with digests in place of long data. `ends`: where the digests end in it. `shifts`: how far the
-    bytes behind each of them have moved; the first shift is that of the bytes before all digests."""
+    """`data`: the body with digests instead of long data. `ends`: where the digests end in `data`. `shifts`: the
+    offsets of the bytes after each digest; the first is that of the bytes before all digests."""
 
     data: bytes
     ends: Sequence[int] = ()
     shifts: Sequence[int] = (0,)
 
     def place(self, at: int) -> int:
-        """The position in the body of a position in `data` that is not within a digest."""
+        """The position in the body of a position in `data` outside digests."""
         return at + self.shifts[bisect_right(self.ends, at)]
 
 
 def shortened(body: bytes, shift: int = 0, *, is_answer: bool = False) -> Short:
-    """The body without long inline data. `shift`: added to all places. `is_answer`: the digests are those of
-    `identity`, which takes longer; otherwise they depend on the form of the base64."""
+    """The body without long inline data. `shift`: added to all positions. `is_answer`: use the digests of `identity`,
+    which takes longer; otherwise the digests depend on the form of the base64."""
     pieces: list[bytes] = []
     ends, shifts = list[int](), [shift]
-    done = at = 0  # the end of the last data taken out; the window
+    done = at = 0  # the end of the last replaced data; the start of the window
     while (stop := at + _WINDOW) <= len(body):
         if body.find(b'"', at, stop) >= 0:
             at = stop
@@ -62,14 +63,14 @@ def shortened(body: bytes, shift: int = 0, *, is_answer: bool = False) -> Short:
 
 
 def _is_data(body: bytes, start: int, end: int) -> bool:
-    """Whether inline data is between these quotes, and ends there."""
+    """Whether inline data starts and ends at these quotes."""
     before = _BEFORE.search(body, max(0, start - _MOST_BEFORE), start + 1)
     return before is not None and body[end - 1] != _BACKSLASH
 
 
 def identity(data: bytes) -> bytes:
-    """What inline data is known by: its base64 in the usual alphabet without padding or, if that is long, a digest of
-    it. `data`: a JSON string. The identity of one has no closing quote."""
+    """The identity of inline data: its base64 in the usual alphabet without padding or, if that is long, its digest.
+    `data`: a JSON string. The identity has no closing quote."""
     for sign, other, usual in ((b"\\", b"\\/", b"/"), (b"-", b"-", b"+"), (b"_", b"_", b"/")):
         if data.find(sign) >= 0:  # one byte is found much faster than two
             data = data.replace(other, usual)

@@ -1,10 +1,10 @@
 r"""Splits a streamed JSON array into its elements without changing a byte.
 
 `streamGenerateContent` without `alt=sse` sends `[{…}\n,\r\n{…}\n]`. The decoder finds the end of each element. Joining
-every `raw` always gives the input again. The decoder only counts brackets outside strings: it does not check whether an
+every `raw` gives the input again. The decoder only counts brackets outside strings: it does not check whether an
 element is valid JSON.
 
-- Elements are objects or arrays. A bare top-level object (the service sends errors so) is one element.
+- Elements are objects or arrays. A bare top-level object (the form of the service's errors) is one element.
 - `]` and all bytes after it, and any other bytes, pass as items without data as soon as they arrive.
 """
 
@@ -57,7 +57,7 @@ class ArrayDecoder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the array's end has arrived, or something that is no element of one."""
+        """Whether the array has ended, or bytes have arrived that cannot be an element."""
         return self._over
 
     def feed(self, chunk: bytes) -> list[ArrayItem]:
@@ -73,7 +73,7 @@ class ArrayDecoder:
         return items
 
     def flush(self) -> list[ArrayItem]:
-        """The remaining bytes as one item without data. An incomplete element is no element."""
+        """The remaining bytes as one item without data. An incomplete element does not count as one."""
         return [self._take(None)] if self._pending else []
 
     def _begin(self) -> bool:

@@ -1,4 +1,4 @@
-"""Answers that the proxy makes itself, in the form that the request asked for: `json`, `sse` or `array`."""
+"""Answers made by the proxy, in the form that the request asked for: `json`, `sse` or `array`."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode
 
 PROXY_ENDING = "the proxy is ending"
-"""What every client is told whose request the end of the proxy refuses or cuts off."""
+"""The message for each client whose request is refused or cut off because the proxy ends."""
 
 
 RETRY_AFTER = "1"
-"""Seconds after which a client may try again what was refused with a 503, as the header `Retry-After`."""
+"""Seconds before a retry after a 503, for the header `Retry-After`."""
 
 
 def is_answer(status: int) -> bool:

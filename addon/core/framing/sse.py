@@ -1,7 +1,7 @@
 r"""Splits a byte stream into server-sent events without changing a byte.
 
 The decoder finds the end and the data of each event. `raw` keeps the original bytes, so that an event that needs no
-change is forwarded unchanged. Joining every `raw` always gives the input again. The decoder does not parse JSON.
+change is forwarded unchanged. Joining every `raw` gives the input again. The decoder does not parse JSON.
 
 An event ends with a blank line; LF, CRLF and CR each end a line. A CR at the end of the buffer waits for the next byte,
 which may be its LF. A blank line that ends no event belongs to the next event, or is an event without data if another
@@ -35,7 +35,7 @@ class SseDecoder:
 
     def __init__(self) -> None:
         self._pending = bytearray()
-        self._searched = 0  # no blank line ends before here
+        self._searched = 0  # no blank line ends before this position
 
     @property
     def is_between(self) -> bool:

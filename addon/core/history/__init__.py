@@ -1,1 +1,1 @@
-"""The history of a request: its turns, the keys by which the ledger knows them, and how they are rewritten."""
+"""The history of a request: its turns, their keys in the ledger, and its rewriting."""

@@ -1,4 +1,4 @@
-"""Identifies who asks by the request's path and headers: the API key, or else the project that the request names.
+"""Identifies who asks by the request's path and headers: by the API key, or else by the project that the request names.
 
 Tokens, addresses and versions are not used: tokens are replaced every hour, and load balancers hide addresses.
 """
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 _PROJECT = re.compile(r"/projects/([^/?:]+)")
 _TOKENS = ("ya29.", "eyJ")
-"""The beginnings of OAuth tokens and of JSON Web Tokens."""
+"""Prefixes of OAuth tokens and of JSON Web Tokens."""
 
 
 def asker_of(path: str, header: Callable[[str], str | None]) -> str:
@@ -26,7 +26,7 @@ def asker_of(path: str, header: Callable[[str], str | None]) -> str:
 
 
 def asker_of_key(key: str) -> str:
-    """Who asks with an API key."""
+    """The asker with this API key."""
     return f"key:{key}"
 
 

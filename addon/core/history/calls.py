@@ -18,8 +18,8 @@ _ARGUMENTS = ("args", "arguments")
 
 
 def decoded_signature(signature: Any) -> bytes | None:
-    """The bytes of a thoughtSignature: clients may send it back in the URL-safe alphabet. None if there is none. Text
-    that is not base64 is returned as its UTF-8 bytes."""
+    """The bytes of a thoughtSignature, which clients may send back in the URL-safe alphabet. None if it is missing.
+    Text that is not base64 is returned as its UTF-8 bytes."""
     if not isinstance(signature, str):
         return None
     try:
@@ -34,7 +34,7 @@ def calls_in(contents: Sequence[Document]) -> list[Document]:
 
 
 def called_names(document: Any) -> Iterator[Any]:
-    """The names of the calls in a document, wherever they stand, in any API's form."""
+    """The names of all calls in a document, at any place and in any API's form."""
     left: list[tuple[str, Any]] = [("", document)]
     while left:
         key, value = left.pop()
@@ -84,8 +84,8 @@ def responses_lead(contents: Sequence[Document]) -> bool:
 
 def as_text(content: Document, *, calls: bool = True, server: bool = True) -> Document:
     """A Content with its calls and responses as text, so that it is valid without declared tools. Remaining responses
-    go first, because no text may precede them. Text of responses gets the role `user`, whatever role the client used:
-    it is no answer of the model. The same object if nothing changes."""
+    go first, because no text may precede them. Text of responses gets the role `user`, whatever the client's role,
+    because it is no answer of the model. The same object if nothing changes."""
     parts = parts_of(content)
     kinds = (_OWN if calls else ()) + (_SERVER if server else ())
     if all(get(part, kind) is None for part in parts for kind in kinds):

@@ -10,7 +10,7 @@ Part = dict[str, msgspec.Raw]
 Span = tuple[int, int]
 
 UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoders raise."""
+"""The decoders' errors."""
 
 
 class Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -18,14 +18,14 @@ class Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class TextContent(msgspec.Struct, gc=False):
-    """The usual Content, whose parts are texts, still as JSON, and nothing else."""
+    """The usual Content, with nothing but texts as parts, still as JSON."""
 
     parts: list[Text]
     role: str | None = None
 
 
 class Content(msgspec.Struct, gc=False):
-    """Any Content. Proto JSON accepts one part for a list."""
+    """Any Content. Proto JSON accepts one part instead of a list."""
 
     role: str | None = None
     parts: list[Part] | Part | None = None

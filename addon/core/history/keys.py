@@ -1,7 +1,7 @@
 """The ledger's keys of turns: digests of what clients send, which nobody can compute without the store's secret.
 
-The hashes in `turns` have no secret, because they never leave the process. The keys here are stored and looked up.
-Each key depends on its kind and, except for `mark`, on who asks.
+The hashes in `turns` have no secret, because they never leave the process. The keys here are stored and looked up. Each
+key depends on its kind and, except for `mark`, on who asks.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from addon.core.history.rewriting import DUMMY_SIGNATURE
 SIZE = 16
 
 _HEAD = 6
-"""How many bytes the keys of a turn have in common, so that a store can keep or pack them together."""
+"""The number of leading bytes that the keys of a turn share, so that a store can keep or pack them together."""
 
 _DUMMIES = {decoded_signature(dummy) for dummy in (DUMMY_SIGNATURE, "context_engineering_is_the_way_to_go")}
-"""Signatures that clients send if they have none: they prove nothing."""
+"""Signatures that clients send instead of missing ones. They prove nothing."""
 
 
 def asker_digest(secret: bytes, asker: str | bytes) -> bytes:
-    """A digest of who asks, because the asker is often a secret itself. Bytes are such a digest already."""
+    """A digest of who asks, because the asker is often a secret. Bytes are already such a digest."""
     if isinstance(asker, bytes):
         return asker
     return _keyed(secret, b"asker", asker.encode("utf-8", "surrogatepass")).digest()
@@ -32,7 +32,7 @@ class Keys:
     """The keys of one request's turns. `asker`: a digest (`asker_digest`). `name`: the client's name for the chat.
     `instruction`: the system instruction or a digest of it. The last two are empty if the request has none.
 
-    `chat` identifies who asks and the chat's name, `root` these two and the system instruction.
+    `chat` identifies who asks and the chat's name; `root` also identifies the system instruction.
     """
 
     __slots__ = ("_history", "_own", "_secret", "_whole", "_window", "asker", "chat", "is_named", "root")
@@ -49,7 +49,7 @@ class Keys:
         self._window = _keyed(secret, b"window", self.asker)
 
     def own(self, digest: bytes) -> bytes:
-        """The key of a turn's own words, from their digest. The other keys take it as `own`."""
+        """The key of a turn's own words, from their digest. Argument `own` of the other keys."""
         own = self._own.copy()
         own.update(digest)
         return own.digest()
@@ -65,7 +65,7 @@ class Keys:
         return found
 
     def history(self, own: bytes, chain: bytes) -> bytes:
-        """The key of a turn with everything before it, the system instruction and the chat's name included."""
+        """The key of a turn with everything before it, including the system instruction and the chat's name."""
         return own[:_HEAD] + _with(self._history, chain)
 
     def words(self, own: bytes, chain: bytes, sent: Sequence[bytes]) -> list[bytes]:
@@ -88,20 +88,20 @@ class Keys:
         return own[:_HEAD] + _with(self._window, window)
 
     def user(self, digest: bytes) -> bytes:
-        """The key of the user turn before a step. A bare placeholder finds the step by it."""
+        """The key of the user turn before a step, by which a bare placeholder finds the step."""
         return _keyed(self._secret, b"user", self.asker, digest).digest()
 
     def request(self, sent: bytes) -> bytes:
-        """The key of a request, for recognising a retry. `sent`: a digest of its body and URL."""
+        """The key of a request, to recognise a retry. `sent`: a digest of its body and URL."""
         return _keyed(self._secret, b"request", self.asker, sent).digest()
 
     def mark(self, kind: str, value: bytes) -> bytes:
-        """The key of a mark that the model gave the turn, whoever sends it: see `marks_of`."""
+        """The key of a model's mark, whoever sends it: see `marks_of`."""
         return _keyed(self._secret, kind.encode(), value).digest()
 
     def mask_chain(self, name: bytes, chain: bytes) -> bytes:
-        """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess the words of a chat from
-        it. `name`: the turn's id or, if it has none, the key of its own words."""
+        """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess a chat's words from it.
+        `name`: the turn's id or, if it has none, the key of its own words."""
         pad = _keyed(self._secret, b"hidden", name).digest()
         return (int.from_bytes(chain) ^ int.from_bytes(pad)).to_bytes(SIZE)
 
@@ -124,8 +124,8 @@ def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:
 
 
 def _keyed(secret: bytes, kind: bytes, *parts: bytes) -> "hashlib.blake2b":
-    """A keyed digest that can be continued. All parts but the last have a fixed length, so no two sequences of parts
-    collide."""
+    """A keyed digest that can be continued. All parts but the last have a fixed length, so different sequences of parts
+    never collide."""
     return hashlib.blake2b(b"".join(parts), key=secret, digest_size=SIZE, person=kind)
 
 

@@ -1,4 +1,4 @@
-"""Images, sounds and files in parts: their types, checks of what others give, and what they are in a few words."""
+"""Images, sounds and files in parts: their types, validation, and short descriptions."""
 
 import base64
 import binascii
@@ -13,15 +13,15 @@ MEDIA_TYPES = frozenset(
     audio/aiff audio/aac audio/ogg audio/flac audio/opus audio/webm video/mp4 video/mpeg video/mov video/quicktime
     video/avi video/x-flv video/mpg video/webm video/wmv video/3gpp""".split()
 )
-"""The types that Gemini takes. Any other would make it refuse the request, and every later one of the chat."""
+"""The types that Gemini accepts. With any other, it would refuse the request and every later one of the chat."""
 
 
 MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
-"""For `fullmatch`, of the type in small letters."""
+"""For `fullmatch`, with the type in lower case."""
 
 
 class BadPart(ValueError):
-    """`field`: what is wrong, such as `parts[0].inlineData.data`."""
+    """`field`: the position of the error, such as `parts[0].inlineData.data`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field} {message}")
@@ -53,7 +53,7 @@ def _read_part(part: Any, at: str) -> Document:
 
 
 def decoded(data: str) -> bytes | None:
-    """The bytes of base64 in either alphabet, with or without its padding; None: it is none."""
+    """The bytes of base64 in either alphabet, with or without padding; None if it is not base64."""
     plain = data.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -62,7 +62,7 @@ def decoded(data: str) -> bytes | None:
 
 
 def redacted_parts(parts: Sequence[Document], redact: Callable[[bytes], bytes]) -> list[Document]:
-    """The parts without secrets, which `redact` takes out of their text. Images and sounds are not searched."""
+    """The parts with secrets removed from their text by `redact`. Images and sounds are not searched."""
     return [_redacted(part, redact) if media_type(part).startswith("text/") else part for part in parts]
 
 
@@ -73,12 +73,12 @@ def _redacted(part: Document, redact: Callable[[bytes], bytes]) -> Document:
 
 
 def reference(number: int, kind: str) -> str:
-    """The text that stands in a result where the part with this number, from 1, was."""
+    """The text in a result that replaces the part with this number, counted from 1."""
     return f"[part {number}: {kind}]"
 
 
 def size_of(part: Document) -> int:
-    """The bytes of a part in the usual form."""
+    """The size in bytes of a part in the usual form."""
     data: str = part["inlineData"]["data"]
     return len(data) * 3 // 4 - data[-2:].count("=")
 
@@ -90,7 +90,7 @@ def media_type(part: Document) -> str:
 
 
 def described(part: Document) -> str:
-    """What a part is: its type and size."""
+    """A part's type and size."""
     blob = get(part, "inlineData")
     if not isinstance(blob, dict) or not isinstance(get(blob, "data"), str):
         return "a file"

@@ -1,7 +1,7 @@
 """Results of calls with images, sounds and files.
 
-An *outcome* is what a functionResponse has beside its id and name: `response`, and `parts` if the result has any. A
-part is `{"inlineData": {"mimeType": …, "data": base64}}`.
+An *outcome* is the content of a functionResponse besides its id and name: `response`, and `parts` if the result has
+any. A part is `{"inlineData": {"mimeType": …, "data": base64}}`.
 """
 
 import base64
@@ -20,20 +20,21 @@ _OMITTED = "omitted"
 
 
 def outcome_of(result: Any, error: str | None, parts: Sequence[Document] = ()) -> Document:
-    """The outcome of a call with this result or error. `parts`: those of the result."""
+    """The outcome of a call with this result, or with this error."""
     outcome: Document = {"response": response_of(result, error)}
     return {**outcome, "parts": list(parts)} if parts else outcome
 
 
 def outcome_in(response: Document) -> Document:
-    """The outcome in a functionResponse of a client, in this module's form. Other parts are left out."""
+    """The outcome in a client's functionResponse, in this module's form. Other parts are left out."""
     outcome: Document = {"response": get(response, "response") or {}}
     parts = [made for part in objects(get(response, "parts")) if (made := _standard(part)) is not None]
     return {**outcome, "parts": parts} if parts else outcome
 
 
 def _standard(part: Document) -> Document | None:
-    """A part with its data in the usual alphabet of base64, as clients may use the URL-safe one. None: it has none."""
+    """A part with its data in the usual alphabet of base64, as clients may use the URL-safe one; None if it has no
+    data."""
     blob = get(part, "inlineData")
     data = get(blob, "data") if isinstance(blob, dict) else None
     if not isinstance(data, str) or not (kind := media_type(part)):
@@ -44,8 +45,8 @@ def _standard(part: Document) -> Document | None:
 
 
 def fitted(outcome: Document, model: Generation) -> Document:
-    """The outcome as a model of this version takes it: `response` says what it cannot take of the parts. The same
-    object if it takes all."""
+    """The outcome for a model of this version: `response` names the parts that the model cannot take. The same object
+    if it takes all."""
     parts = outcome.get("parts")
     if not parts:
         return outcome
@@ -60,6 +61,6 @@ def fitted(outcome: Document, model: Generation) -> Document:
 
 
 def with_omitted(response: Document, left: Sequence[str], reason: str) -> Document:
-    """A response that says what is not with it, and why."""
+    """A response with a note about the parts that are missing, and the reason."""
     note = {_OMITTED: f"{', '.join(left)}: {reason}"}
     return {"result": response, **note} if _OMITTED in response else {**response, **note}

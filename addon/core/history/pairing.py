@@ -1,7 +1,7 @@
-"""Pairs function responses with their calls, if a client sends only the new part of its conversation.
+"""Pairs function responses with their calls, for clients that send only the new part of a conversation.
 
-A step with both answered and unanswered calls is *open*: the answers so far are kept after it. Once the last answer
-has arrived, all go upstream in one turn, in the order of the calls, as Gemini requires.
+A step with both answered and unanswered calls is *open*: the answers so far are kept after it. Once the last answer has
+arrived, all go upstream in one turn, in the order of the calls, as Gemini requires.
 """
 
 from collections.abc import Sequence
@@ -88,9 +88,9 @@ def join_responses(contents: Sequence[Document]) -> list[Document]:
 
 
 def with_dummy_signatures(contents: Sequence[Document], model: str) -> list[Document]:
-    """The Contents with the documented dummy signature on the first call of each step that has none. Such a step was
-    made by an older model, or its first call was not the client's. From Gemini 3.5 on all steps need a signature, from
-    3 on those of the current turn."""
+    """The Contents with the documented dummy signature on the first call of each step that has none. Such a step comes
+    from an older model, or its first call was not the client's. From Gemini 3.5 on all steps need a signature; from 3
+    on, those of the current turn."""
     version, first = generation(model), 0
     if is_before(version, (3, 0)):
         return list(contents)

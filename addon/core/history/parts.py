@@ -1,4 +1,4 @@
-"""Collects the parts of a Content. Consecutive plain texts become one part; they are joined once, when read."""
+"""Collects the parts of a Content. Consecutive plain texts become one part, and are joined when read."""
 
 from collections import defaultdict
 from itertools import pairwise

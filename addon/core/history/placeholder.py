@@ -1,7 +1,7 @@
 """The text that replaces calls in a client's history: written from a template, and found again in a turn's text.
 
 The texts come from clients and models, so the search takes linear time for any text: it finds ids first, and then
-matches the template around each id, with names of bounded length.
+matches the template around each id, with names of limited length.
 """
 
 import re
@@ -11,7 +11,7 @@ NAMES_LIMIT = 4096
 """The maximum length of the names in a placeholder."""
 
 STATUSES = ("requested", "completed")
-"""What `{status}` stands for: a call is pending, or none is."""
+"""Values of `{status}`: a call is pending, or none is."""
 
 TURN_ID = re.compile(r"turn_[0-9a-f]{16}")
 _NAMES = re.compile(r"[\w.:-]+(?:, [\w.:-]+)*")
@@ -22,7 +22,7 @@ class Placeholder:
     """A template such as `Tool call completed: {names} [{turn_id}]`, with or without `{names}` and `{status}`.
 
     The status is `requested` while the turn has a pending call, and `completed` otherwise. A client's history may hold
-    either, whatever the status is now.
+    either, whatever the current status.
     """
 
     def __init__(self, template: str) -> None:
@@ -47,14 +47,14 @@ class Placeholder:
         if len(self._forms) == 1:
             return self._forms[0].find(text)
         found: list[tuple[int, int, str]] = []
-        # of two that overlap, the one that begins later: the other has taken it for names
+        # of two that overlap, take the one that begins later: the other has read it as names
         for one in sorted((one for form in self._forms for one in form.find(text)), key=lambda one: (one[1], -one[0])):
             if not found or one[0] >= found[-1][1]:
                 found.append(one)
         return found
 
     def may_be_bare(self, texts: Sequence[bytes]) -> list[bool]:
-        """Of each of these texts in UTF-8, whether `is_bare` may be true of it: it is not of nearly every text."""
+        """Whether `is_bare` may hold for each of these UTF-8 texts. It is False for nearly every text."""
         if len(self._forms) == 1:
             return self._forms[0].may_be_bare(texts)
         return [any(one) for one in zip(*(form.may_be_bare(texts) for form in self._forms), strict=True)]
@@ -86,15 +86,15 @@ class _Form:
         forms = [re.escape(before) + names + re.escape(behind), re.escape(wordless)] if named else [re.escape(bare)]
         if _WORD.search(before) is None and _WORD.search(behind) is None:
             forms = []
-        # With the number of lines of each form: it is matched against the last lines of a text, not searched for.
+        # Each form with its number of lines: it is matched against the last lines of a text, without a search.
         lines = [before.count("\n") + behind.count("\n") + 1, wordless.count("\n") + 1]
         self._bare = [(count, re.compile(rf"[ \t]*+{form}")) for count, form in zip(lines, forms, strict=False) if form]
-        self._in_bare = before.rstrip(" :-")  # in each of the forms
+        self._in_bare = before.rstrip(" :-")  # common to all forms
         self._in_bare_utf8 = self._in_bare.encode()
         self._most_lines = max(lines)
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        if "_" not in text or "turn_" not in text:  # one character is looked for much faster than several
+        if "_" not in text or "turn_" not in text:  # one character is found much faster than several
             return []
         found: list[tuple[int, int, str]] = []
         floor = 0
@@ -116,7 +116,7 @@ class _Form:
 
     def is_bare(self, text: str) -> bool:
         start = text.rfind("\n") if self._most_lines == 1 else _last_lines(text, self._most_lines)
-        if text.find(self._in_bare, max(start, 0)) < 0:  # nearly every text
+        if text.find(self._in_bare, max(start, 0)) < 0:  # true for nearly every text
             return False
         return any(form.fullmatch(text, _last_lines(text, count)) for count, form in self._bare)
 

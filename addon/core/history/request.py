@@ -25,9 +25,9 @@ Piece = tuple[int, int] | bytes
 class Prefix(NamedTuple):
     """The beginning of a body, up to the end of a Content, and the results for it.
 
-    It holds only the last bytes (`tail`), and the hash of all (`hasher` can continue it). `start`: where the request
-    object starts. `outer_names`: see `Request`. `before`: the object's members up to and including `contents`, whose
-    `end` is unknown.
+    It holds only the last bytes (`tail`), and the hash of all (`hasher` can continue it). `start`: of the request
+    object. `outer_names`: see `Request`. `before`: the object's members up to and including `contents`, whose `end` is
+    unknown.
     """
 
     hasher: xxhash.xxh3_128
@@ -73,7 +73,7 @@ class Request(NamedTuple):
 
     def prefix(self) -> Prefix | None:
         """The beginning that later bodies of the conversation probably share: everything up to the last model turn,
-        because the user's next message may change. None if `contents` is no list."""
+        because the user's next message may change. None if `contents` is not a list."""
         at = next((i for i, m in enumerate(self.members) if m.name == "contents"), None)
         turns = self.history.turns
         if at is None or not turns or self.body[self.members[at].start] != ord("["):
@@ -100,10 +100,10 @@ class Request(NamedTuple):
 
 
 def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) -> Request:
-    """Read a body whose request object lies under the keys of `path` (in camelCase). Raises Malformed.
+    """Read a body whose request object is under the keys of `path` (in camelCase). Raises Malformed.
 
-    Behind a known prefix, only the new bytes are read. They continue the `contents` array after an element, so an
-    artificial opening in front of them makes them a document of their own."""
+    After a known prefix, only the new bytes are read. They continue the `contents` array after an element, so an
+    artificial opening before them makes them a separate document."""
     if known is None:
         short = shortened(body)
     else:
@@ -145,7 +145,7 @@ def _descend(
 
 
 def _contents(data: bytes, array: Member) -> tuple[list[Span], list[Content | TextContent]]:
-    """The spans of the Contents, and the Contents. Proto JSON accepts one Content for a list."""
+    """The spans of the Contents, and the Contents. Proto JSON accepts one Content instead of a list."""
     spans: list[Span] = []
     if data[array.start] == ord("{"):
         spans = [(array.start, array.end)]

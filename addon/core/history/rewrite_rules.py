@@ -1,4 +1,4 @@
-"""The rules of rewriting a history."""
+"""The rules for rewriting a history."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from addon.core.tools.tool_plan import Generation, ToolPlan
 
 
 class RewriteRules(NamedTuple):
-    """How one request is rewritten. `strip`: the client's own calls become text if the request does not declare them.
+    """The rules for one request. `strip`: the client's own calls become text if the request does not declare them.
     `keep_unanswered`: the last step keeps its text if none of its calls has a result. `ids`: calls have ids.
     `keeps_history`: the service has the history and waits for the responses to its calls, whatever the request
     declares. `only_known`: any turn with a pending call keeps its visible form, if that form is valid by itself."""

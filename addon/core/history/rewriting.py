@@ -1,11 +1,11 @@
-"""Replaces the visible turns of a history by the true turns: what the model and its tools really said.
+"""Replaces the visible turns of a history by their true turns.
 
 `rewrite` takes a history and the ledger's true turns for its model turns, and returns the pieces of the new `contents`.
 The result always keeps Gemini's order: a turn with calls comes right after a user turn or after responses, and exactly
 its responses follow, in call order, before anything else of that user turn. Turns that need no change keep their bytes.
 Rewriting a rewritten history changes nothing.
 
-A longer history continues from what its beginning was written as: see `beginnings`.
+A longer history continues from the written form of its beginning: see `beginnings`.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, Hi
 from addon.core.tools.tool_plan import is_before
 
 _MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
-"""The parts that may have to be rewritten even in a turn that the ledger does not know."""
+"""The parts that may need rewriting even in a turn that the ledger does not know."""
 
 NO_RESULT: Document = {"error": "no result"}
 DUMMY_SIGNATURE = "skip_thought_signature_validator"
@@ -32,8 +32,8 @@ DUMMY_SIGNATURE = "skip_thought_signature_validator"
 def rewrite(
     body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: RewriteRules
 ) -> list[Piece] | None:
-    """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → the true turns behind it (several
-    if placeholders were joined into one turn). Continues from the history's `beginning`, and replaces it by a longer
+    """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → its true turns (several if
+    placeholders were joined into one turn). Continues from the history's `beginning`, and replaces it by a longer
     one."""
     if not hits and not (rules.strip and history.holds & _MAY_CHANGE):
         return None
@@ -67,9 +67,10 @@ class _Writer:
         self.awaited: tuple[TrueTurn, list[Document | None]] | None = None  # calls that the next user turn answers
         self.format = StepFormat(rules.plan.names, rules.plan.server_tools, rules.model, rules.ids)
         self.depends_on_place = False
-        self.depends_on = 0  # the last turn that a turn before it was written by, besides the turn right behind it
+        # the last turn that affects the form of an earlier turn, other than the one right before it
+        self.depends_on = 0
         self.kept_step = False
-        self.shared_size = 0  # of large pieces that true turns remember as well
+        self.shared_size = 0  # of large pieces that true turns also cache
         self.expanded: set[str] = set()
         self.last = last_step(history, hits, rules.placeholder)
 
@@ -84,8 +85,8 @@ class _Writer:
         return known.end
 
     def beginning(self, known: Beginning | None, end: int) -> Beginning | None:
-        """The beginning that ends before the model turn `end`, where all before has been written; `known`, from which
-        it was continued, if it depends on what follows."""
+        """The beginning that ends before the model turn `end`, after all turns before it were written. Returns `known`
+        if the new beginning depends on later turns."""
         if end == (known.end if known else 0):
             return known
         hits = self._hits_before(end)
@@ -96,14 +97,14 @@ class _Writer:
         return Beginning(end, self.rules, hits, pieces, self.untouched, self.changed, expanded, size - self.shared_size)
 
     def _hits_before(self, end: int) -> dict[int, Sequence[TrueTurn]] | None:
-        """The hits before a turn; None if one of them is written in its own way because it is the last step."""
+        """The hits before a turn; None if one of them has a special form because it is the last step."""
         hits = {index: true for index, true in self.hits.items() if index < end}
         return None if self.last is not None and any(self.last in true for true in hits.values()) else hits
 
     # --- turns ------------------------------------------------------------------------------------------------
 
     def write(self, first: int, end: int) -> None:
-        """Write the turns from `first` up to `end`. Neither is the user turn behind a model turn with calls."""
+        """Write the turns from `first` up to `end`. Neither is the user turn after a model turn with calls."""
         turns = self.turns
         may_change = [at for at in range(first, end) if at in self.hits or turns[at].holds & _MAY_CHANGE]
         position = first
@@ -164,7 +165,7 @@ class _Writer:
 
     def _keeps_text(self, turn: HistoryTurn, true: TrueTurn) -> bool:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
-            return True  # only parts were hidden that this request may not hold
+            return True  # only parts were hidden that this request may not contain
         if self.rules.only_known:
             stands = not true.is_shared or self.rules.strip or self._is_whole_step(turn.contents(self.body))
             return bool(true.pending) and stands
@@ -192,7 +193,7 @@ class _Writer:
             self.keep(self.index, self.index + 1)
 
     def _is_whole_step(self, contents: Sequence[Document]) -> bool:
-        """Whether a step of the client may stay: all calls declared, after a user turn, with its responses in order.
+        """Whether a client's step may stay: all calls declared, after a user turn, with its responses in order.
         `contents`: the model turn."""
         if not self.out or self.index + 1 >= len(self.turns):
             return False
@@ -204,9 +205,9 @@ class _Writer:
         return responses_lead(answered) and calls == responded
 
     def _joined_turn(self, turn: HistoryTurn, found: Mapping[str, TrueTurn], fresh: dict[str, TrueTurn]) -> None:
-        """Write a turn in which placeholders stand among other text: each true turn goes in place of its placeholder,
-        the other text stays. A repeated placeholder is removed; if nothing else is left, the user turns around it join.
-        The client's own calls come last, because their responses follow."""
+        """Write a turn with placeholders among other text: each true turn replaces its placeholder, the other text
+        stays. A repeated placeholder is removed; if nothing else is left, the user turns around it join. The client's
+        own calls come last, because their responses follow."""
         for text, true in segments(turn.text, found, self.rules.placeholder):
             if text:
                 self._write([{"role": "model", "parts": [{"text": text}]}])
@@ -336,7 +337,7 @@ class _Writer:
         self, sent: Sequence[Document], asked: Sequence[Document | None], step: TrueStep, true: TrueTurn
     ) -> tuple[list[Document], list[Document]]:
         """The step's functionResponse parts in call order, and the client's responses that match none of its calls.
-        `asked`: the calls as the client has them."""
+        `asked`: the client's form of the calls."""
         unmatched = list(sent)
         parts: list[Document] = []
         for slot, call, client_call in itertools.zip_longest(step.slots, calls_in([step.content]), asked):

@@ -27,8 +27,8 @@ class TrueStep(NamedTuple):
 
 
 def with_restored_calls(content: Document, slots: Sequence[CallSlot], made: Mapping[str, Document]) -> TrueStep:
-    """A step of an older record, which lacks the calls that the model had marked as thoughts. Each is put back in its
-    place from `made` (functionCalls by call id). The slot of a call that is no longer stored is left out."""
+    """A step of an older record, which lacks the calls that the model had marked as thoughts. Restores each from `made`
+    (functionCalls by call id). Leaves out the slot of a call that is no longer stored."""
     left, parts, found = list(parts_of(content)), list[Document](), list[CallSlot]()
     for slot in slots:
         while left and get(left[0], "functionCall") is None:
@@ -49,11 +49,11 @@ def _is_call_of(slot: CallSlot, made: Document | None, call: Document) -> bool:
 
 
 class TrueTurn:
-    """What really happened in place of a visible turn.
+    """The model's and the tools' real messages behind a visible turn.
 
-    `responses`: the outcome of each call by its id (`outcomes`), None while there is none. `passthrough`: the client
+    `responses`: the outcome of each call by its id (`outcomes`), None while it is missing. `passthrough`: the client
     got the calls and sends their results itself. `chain`: the turn's hash with everything before it. Immutable, except
-    for `written`, which caches the bytes that the turn was last written as.
+    for `written`, which caches the bytes last written for the turn.
     """
 
     __slots__ = ("_decoded_size", "chain", "passthrough", "responses", "steps", "turn_id", "visible_text", "written")
@@ -78,7 +78,7 @@ class TrueTurn:
         self._decoded_size = 0
 
     def without_chain(self) -> "TrueTurn":
-        """The same, if what stood before the turn is not certain."""
+        """The same turn for places where its earlier turns are uncertain."""
         return TrueTurn(
             self.turn_id,
             self.steps,
@@ -89,8 +89,8 @@ class TrueTurn:
 
     @property
     def size(self) -> int:
-        """The approximate memory use in bytes, decoded and written. What is not written yet may become as large as it
-        is decoded."""
+        """The approximate memory use in bytes, decoded and written. The written form may become as large as the decoded
+        one, so it is counted in advance."""
         if not self._decoded_size:
             self._decoded_size = memory_of(self.steps, list(self.responses.values()))
         written = self._decoded_size if self.written is None else sum(len(piece) for piece in self.written[1])
@@ -112,8 +112,8 @@ class TrueTurn:
 def client_results(
     visible: Sequence[Document] | None, answered: Sequence[Document], true: TrueTurn
 ) -> dict[str, Document]:
-    """The client's outcomes of calls that were passed through to it, by call id, if the call has no result yet.
-    `visible`: the model turn as the client has it (see `client_calls`). `answered`: the user turn after it."""
+    """The client's outcomes of passed-through calls without a result, by call id. `visible`: the client's form of the
+    model turn (see `client_calls`). `answered`: the user turn after it."""
     if not true.passthrough or not true.pending:
         return {}
     sent = responses_in(answered)
@@ -126,10 +126,10 @@ def client_results(
 
 
 def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
-    """Each call of the last step as the client has it, with the client's name and id; None for a hidden call.
+    """Each call of the last step in the client's form, with the client's name and id; None for a hidden call.
 
-    `visible`: the model turn as the client has it. None if the client only names the turn: then its calls are taken as
-    the model made them."""
+    `visible`: the client's form of the model turn. None if the client only names the turn: then the calls are the
+    model's."""
     step = true.steps[-1]
     made = iter(calls_in([step.content]))
     visible_calls = iter(calls_in(visible)) if visible is not None else None
@@ -142,7 +142,7 @@ def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Doc
 
 
 def take_response(call: Document | None, responses: list[Document]) -> Document | None:
-    """Take the response to a call out of `responses`: the one with its id, else the next one with its name."""
+    """Remove the response to a call from `responses`: the one with its id, else the next one with its name."""
     if call is None:
         return None
     call_id = call.get("id")
@@ -170,8 +170,8 @@ def segments(
 
 
 def last_step(history: History, hits: Mapping[int, Sequence[TrueTurn]], placeholder: Placeholder) -> TrueTurn | None:
-    """The true turn of a history's last model turn, if it has one. A turn that only repeats earlier placeholders does
-    not count: it vanishes."""
+    """The true turn of a history's last model turn, if any. A turn that only repeats earlier placeholders does not
+    count, because it vanishes."""
     first: dict[str, int] = {}
     for index in sorted(hits):
         for true in hits[index]:

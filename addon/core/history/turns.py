@@ -52,13 +52,13 @@ def _bits_of(parts: Sequence[Part]) -> int:
 
 
 class HistoryTurn(msgspec.Struct, eq=False, gc=False):
-    """A run of consecutive Contents of one side, small because there are many.
+    """A run of consecutive Contents of one side, small because histories have many.
 
-    `start` and `end`: its place in the body; `spans`: those of its Contents. Until `identify`, there is its `only_text`
-    if it is one text and nothing else, or its raw `parts` if it is one Content of another kind. `utf8` (the text of a
-    model turn, see `forget_text`), `may_hold_id` (whether a placeholder's id may be in it), `digest` and `chain` are
-    set by `identify`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its
-    look-up. `gc=False`: no turn is part of a reference cycle.
+    `start` and `end`: its place in the body; `spans`: those of its Contents. Before `identify`, it has its `only_text`
+    if it is a single text, or its raw `parts` if it is one Content of another kind. `identify` sets `utf8` (the text of
+    a model turn, see `forget_text`), `may_hold_id` (whether the text may hold a placeholder's id), `digest` and
+    `chain`. `key` and `memo` belong to the ledger: the key of the turn's own words, and the result of its look-up.
+    `gc=False`: no turn is part of a reference cycle.
     """
 
     side: Side
@@ -88,17 +88,17 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         return self.utf8.decode()
 
     def forget_text(self) -> None:
-        """Keep the text only if it may hold a placeholder: most of a long chat's memory would be texts."""
+        """Keep the text only if it may hold a placeholder: texts would be most of a long chat's memory."""
         self.only_text, self.parts = _NO_TEXT, None
         if not self.may_hold_id:
             self.utf8, self.is_text_known = b"", False
 
     def full_utf8(self, body: bytes) -> bytes:
-        """The text of the turn in UTF-8, even if it was not kept."""
+        """The text of the turn in UTF-8, kept or not."""
         return self.utf8 if self.is_text_known else _hash_run(body, self.side, self.spans)[0]
 
     def full_text(self, body: bytes) -> str:
-        """The text of the turn, even if it was not kept."""
+        """The text of the turn, kept or not."""
         return self.full_utf8(body).decode()
 
     def contents(self, body: bytes) -> list[Document]:
@@ -106,7 +106,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         return [decode(memoryview(body)[start:end]) for start, end in self.spans]
 
     def word_count(self, body: bytes) -> int:
-        """The number of different words in the turn, as `count_words` counts them, which stops early."""
+        """The number of different words in the turn, as counted by `count_words`, which stops early."""
         if self._word_count < 0:
             try:
                 contents = [decode(shortened(body[start:end]).data) for start, end in self.spans]
@@ -120,8 +120,8 @@ class History:
     """The turns of a `contents` array. `end`: where its last Content ends in the body. `holds`: the bits of all turns.
 
     Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
-    the texts to be kept in bytes, and `memo` holds the ledger's results for the first `remembered` turns.
-    `beginning`: what the first turns were rewritten as, see `beginnings.Beginning`.
+    the texts to keep in bytes, and `memo` holds the ledger's results for the first `remembered` turns. `beginning`: the
+    written form of the first turns, see `beginnings.Beginning`.
     """
 
     __slots__ = ("beginning", "end", "holds", "identified", "memo", "remembered", "text_size", "turns")
@@ -149,10 +149,10 @@ class History:
     def of(
         cls, spans: Sequence[Span], contents: Sequence[Content | TextContent], known: "History | None" = None
     ) -> "History":
-        """The history whose last Contents are these, at `spans` of the body. `known`: the history before them."""
+        """The history that ends with these Contents, at `spans` of the body. `known`: the history before them."""
         turns = list(known.turns) if known else []
         holds = known.holds if known else 0
-        run = turns[-1:]  # the pieces of the last turn; a known one may continue, and stays unchanged itself
+        run = turns[-1:]  # the pieces of the last turn; a known turn may continue, and is not changed itself
         for content, (start, end) in zip(contents, spans, strict=True):
             if isinstance(content, TextContent):
                 only_text = content.parts[0].text if len(content.parts) == 1 else _NO_TEXT
@@ -176,7 +176,7 @@ class History:
         return history
 
     def by_turn[T](self, given: Mapping[int, T]) -> dict[int, T]:
-        """What is given for single Contents, by their places, for the model turns that are just one of these."""
+        """Maps values for Contents, by index, to the model turns that consist of one such Content."""
         found: dict[int, T] = {}
         place = 0
         for index, turn in enumerate(self.turns if given else ()):
@@ -197,7 +197,8 @@ class History:
         for at in range(self.identified, len(self.turns), _AT_ONCE):
             turns = self.turns[at : at + _AT_ONCE]
             texts: Iterable[bytes | None] = all_utf8_of([turn.only_text for turn in turns]) or itertools.repeat(None)
-            for turn, utf8 in zip(turns, texts, strict=False):  # without calls for each turn: there are many
+            # no function calls for each turn, because histories have many
+            for turn, utf8 in zip(turns, texts, strict=False):
                 if turn.chain:
                     chain = turn.chain
                     continue
@@ -216,14 +217,14 @@ class History:
                     if _UNDERSCORE in utf8 and may_hold_id(utf8):
                         turn.may_hold_id = True
                         self.text_size += len(utf8)
-                    turn.chain = chain = digest_of(b"chain%bmodel%b" % (chain, digest))  # `chain_key`, for speed
+                    turn.chain = chain = digest_of(b"chain%bmodel%b" % (chain, digest))  # like `chain_key`, for speed
                 else:
                     turn.chain = chain = digest_of(b"chain%buser%b" % (chain, digest))
         self.identified = len(self.turns)
 
 
 def _other_piece(content: Content, start: int, end: int) -> HistoryTurn:
-    """A Content with other parts than texts, as a turn of its own."""
+    """A Content with other parts than texts, as a separate turn."""
     parts = content.each()
     holds = _bits_of(parts)
     # Antigravity sends functionResponses under the role `model`.
@@ -232,19 +233,19 @@ def _other_piece(content: Content, start: int, end: int) -> HistoryTurn:
 
 
 def _joined(run: Sequence[HistoryTurn]) -> HistoryTurn:
-    """The turn of which these are the pieces."""
+    """The turn made of these pieces."""
     spans = tuple([span for one in run for span in one.spans])
     holds = functools.reduce(operator.or_, [one.holds for one in run])
     return HistoryTurn(run[0].side, run[0].start, run[-1].end, holds, several=spans)
 
 
 _AT_ONCE = 32
-"""How many turns are read at once: many, but what they say stays in the processor's caches."""
+"""How many turns are read together: many, but few enough that their texts stay in the processor's caches."""
 
 
 def _hash_run(body: bytes, side: Side, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[bytes, bytes]:
-    """The text and the digest of a run. `parts`: its parts, if they are known. A run that cannot be decoded is hashed
-    by its bytes and equals no other."""
+    """The text and the digest of a run. `parts`: its parts, if known. A run that cannot be decoded is hashed by its
+    bytes and equals no other."""
     try:
         if parts is None:
             pieces = [shortened(body[start:end], is_answer=side == "model").data for start, end in spans]

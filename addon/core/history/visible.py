@@ -1,7 +1,7 @@
 """The visible form of a turn, its hash, and the different words in it.
 
 The visible form is its text, joined over the run and trimmed, its calls as name and args, and its other parts. It
-excludes thoughts, empty parts, ids and signatures, which clients lose or change.
+excludes thoughts, empty parts, ids and signatures, which clients drop or change.
 """
 
 import re
@@ -28,10 +28,10 @@ def visible_digest(parts: Iterable[Document]) -> bytes:
 
 
 PREFIXES = 64
-"""How many beginnings of a broken-off answer are noted, besides all of it. Chats share only short texts by chance."""
+"""How many partial answers of a broken-off one are noted, besides the whole. Chats share only short texts by chance."""
 
 _LONGEST_PREFIX = 2**16
-"""The maximum size of a beginning in bytes: parts may be large."""
+"""The largest partial answer in bytes, because parts may be large."""
 
 
 def prefix_digests(parts: Sequence[Part]) -> list[bytes]:
@@ -113,7 +113,7 @@ _UNSPACED = "\u2e80"
 
 
 ENOUGH_WORDS = 8
-"""Up to so many are counted: no threshold needs more."""
+"""The count stops here, because no threshold is higher."""
 
 
 def count_words(parts: Iterable[Document]) -> int:
@@ -156,7 +156,7 @@ def canonical(value: Any, *, named: bool = True) -> Any:
     `named`: the keys are the user's own and stay unchanged. Otherwise they are Gemini's, in either spelling.
     """
     if isinstance(value, dict):
-        if not named:  # of a key in both spellings, always the same one counts
+        if not named:  # if a key occurs in both spellings, always the same one counts
             value = {camel(key): value[key] for key in sorted(value) if value[key] is not None}
         return {key: canonical(value[key], named=named) for key in sorted(value)}
     if isinstance(value, list):

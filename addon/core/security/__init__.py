@@ -1,1 +1,1 @@
-"""Rules of security, without I/O: credentials, secrets, browsers, hosts, and text that is safe to show."""
+"""Security rules without I/O: credentials, secrets, browsers, hosts, and text that is safe to show."""

@@ -1,4 +1,4 @@
-"""Protects the proxy's own ports from web pages: the rules for `Host`, `Origin` and `Sec-Fetch-Site`.
+"""Protects the proxy's ports from web pages: the rules for `Host`, `Origin` and `Sec-Fetch-Site`.
 
 Pure, and the same for the control API and the proxy's listeners. A web page can make a browser send requests to
 loopback, but it cannot forge these three headers.

@@ -1,4 +1,4 @@
-"""The credentials in a request: the headers and URL parameters that hold secrets, known by their names."""
+"""The credentials in a request: finds the headers and URL parameters that hold secrets, by their names."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ Fields = Iterable[tuple[bytes, bytes]]
 PARAMETERS = ("key", "$key", "access_token", "api_key", "apikey", "oauth_token", "token", "x-amz-security-token")
 
 _KEY_LENGTH = 20
-"""From this length on, a value without digits is a key rather than a word that somebody made up."""
+"""From this length on, even a value without digits counts as a key, not as a word chosen by a person."""
 _RANDOM = re.compile(r"[\w.+=~ -]*\d[\w.+=~ -]*", re.ASCII)
 _SECRET_NAME = re.compile(
     r"(?<!mon)(?<!-port)key(?!word|board)|token|secret|(?<!by)pass(?!thr)|pwd|auth(?!or(?!i[sz]))|cred(?!it)|cookie"
@@ -27,21 +27,21 @@ _PLAIN_NAME = re.compile(
     r"|.*(?:max|input|output|prompt|completion|total|used|remaining|limit)[-_](?:tokens|token[-_]count))",
     re.IGNORECASE,
 )
-"""The names of headers that hold no secret, though they have such a word in them: many differ in every request, and
-others are counts or words, which occur in any text. Long names are not searched, which would take long."""
+"""Names of headers without secrets that contain a telltale word: many of their values differ in every request, and
+others are counts or words, which occur in any text. Long names are not searched, because that takes long."""
 _LONGEST_NAME = 500
 _PAIR = re.compile(r"([?&;#])([^=&;#?\s\x1b]{1,100})=([^&;#\s\x1b\"'<>]+)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a header, variable or argument of this name holds a secret. A name that nobody would choose is not
-    searched, which would freeze the proxy: it counts as one that does."""
+    """Whether a header, variable or argument of this name holds a secret. An extremely long name counts as secret
+    without a search, which would freeze the proxy."""
     return len(name) > _LONGEST_NAME or (_SECRET_NAME.search(name) is not None and _PLAIN_NAME.fullmatch(name) is None)
 
 
 @cached_if_short(256)
 def is_secret_header(name: bytes) -> bool:
-    """`is_secret_name` of a name as it is sent. Cached, because each request asks for each of its headers."""
+    """`is_secret_name` for a header's name in bytes. Cached, because each request checks each of its headers."""
     return is_secret_name(name.decode("latin-1"))
 
 
@@ -68,7 +68,7 @@ def secret_parameters(url: str) -> list[str]:
 
 
 def _may_have_parameters(text: str) -> bool:
-    """Whether a search is worthwhile: most URLs have no parameter but `alt=sse`."""
+    """Whether a search is worthwhile: most URLs have no parameter except `alt=sse`."""
     if "=" not in text:
         return False
     lower = text.lower()
@@ -76,14 +76,14 @@ def _may_have_parameters(text: str) -> bool:
 
 
 def credentials(url: str, headers: Fields) -> tuple[bytes, ...]:
-    """The values that distinguish senders: requests with different values come from different people."""
+    """The values that distinguish senders: different values mean different people."""
     found = [value for name, value in headers if is_secret_header(name)]
     return (*found, *(value.encode("utf-8", "surrogateescape") for value in secret_parameters(url)))
 
 
 def secrets_in(url: str, headers: Fields) -> set[str]:
     """The secrets in a message, in each form in which they may occur elsewhere. Words are excluded: clients that need
-    no key send a word in its place, such as `placeholder`."""
+    no key send a word instead, such as `placeholder`."""
     found: set[str] = set()
     parameters = secret_parameters(url)
     for name, raw in headers:

@@ -56,7 +56,7 @@ DEFAULT = (PUBLIC_ONLY, EgressRule(LOOPBACK, None, None))
 
 def egress_allowed(rules: Sequence[EgressRule], host: str, address: str, port: int) -> bool:
     """Whether a URL of this host may be connected to at this address and port. Without rules, public addresses and this
-    machine are allowed, private and link-local addresses are not. A host named in a rule may have any address."""
+    machine are allowed; private and link-local addresses are not. A host named in a rule may have any address."""
     host, found = host.strip("[]").lower().removesuffix("."), unwrap_address(address)
     return any(
         rule.port in (None, port) and _fits(rule, host, found, public=_is_public(found)) for rule in rules or DEFAULT

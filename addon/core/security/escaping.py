@@ -1,5 +1,5 @@
-"""Escapes text from tools, models and clients before it is shown: a terminal obeys control characters, a line break
-forges a log line, and a bidirectional mark reverses words."""
+"""Escapes text from tools, models and clients before it is shown: control characters act on terminals, line breaks
+forge log lines, and bidirectional marks reverse words."""
 
 import re
 
@@ -8,18 +8,18 @@ _INVISIBLE = frozenset(
     chr(code)
     for first, last in (
         (0x034F, 0x034F),  # an invisible joiner
-        (0x115F, 0x1160),  # fillers of Hangul, and its half width
+        (0x115F, 0x1160),  # Hangul fillers, also half-width
         (0x3164, 0x3164),
         (0xFFA0, 0xFFA0),
-        (0x17B4, 0x17B5),  # vowels of Khmer that are not written
-        (0x180B, 0x180F),  # variation selectors, of which only U+FE0E and U+FE0F are usual, behind emoji
+        (0x17B4, 0x17B5),  # Khmer vowels that are not written
+        (0x180B, 0x180F),  # variation selectors, of which only U+FE0E and U+FE0F are common, after emoji
         (0xFE00, 0xFE0D),
         (0xE0100, 0xE01EF),
         (0x2800, 0x2800),  # Braille without a dot
     )
     for code in range(first, last + 1)
 )
-"""Characters that Python calls printable and nobody can see: text may be hidden in a row of them."""
+"""Invisible characters that Python calls printable. A row of them can hide text."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:

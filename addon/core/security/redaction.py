@@ -1,5 +1,5 @@
-"""Masks secrets by their value, wherever they occur: in an error that repeats a header, in a tool's output that shows
-its environment."""
+"""Masks secrets by their value, wherever they occur: for example in an error that repeats a header, or in a tool's
+output with its environment."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 MASK = "***"
 SHORTEST = 8
-"""The minimum length of a secret to search for: a shorter one would match unrelated text."""
+"""The minimum length of a secret to search for. A shorter one would match unrelated text."""
 _NUMBER = re.compile(r"[-+.\deE]+")
 
 
@@ -39,14 +39,14 @@ class Redaction:
         return data
 
     def is_clean(self, data: bytes) -> bool:
-        """Whether the data certainly holds no secret and no beginning of one at its end, like most events."""
+        """Whether the data certainly contains no secret, and no beginning of one at its end. True for most events."""
         for form in self._bytes:
             if data.find(form) >= 0:
                 return False
         return not data or data[-1] not in self._alphabet
 
     def partial_at_end(self, data: bytes) -> int:
-        """How many of the last bytes may be the beginning of a secret that continues in the next piece."""
+        """How many of the last bytes may begin a secret that continues in the next piece."""
         most = 0
         for form in self._bytes:
             tail = data[-(len(form) - 1) :]
@@ -59,7 +59,7 @@ class Redaction:
 
 
 class RedactedStream:
-    """Masks a stream of bytes. The end of a piece waits for the next piece if it may begin a secret."""
+    """Masks a stream of bytes. Holds back the end of a piece if it may begin a secret."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction

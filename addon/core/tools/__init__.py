@@ -1,1 +1,1 @@
-"""Tools: the forms in which users write them, schemas, rules, and what a request declares."""
+"""Tools: the forms in which users write them, schemas, rules, and the declarations in a request."""

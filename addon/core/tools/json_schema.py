@@ -1,9 +1,9 @@
 """Makes a JSON Schema acceptable to the service in `parametersJsonSchema` and similar fields.
 
-There the service accepts all of JSON Schema, and ignores what it does not enforce. It refuses a request only for: a
-value of the wrong type; a `$ref` that names nothing; a `$ref` with most other keywords beside it, or in place of the
+There the service accepts all of JSON Schema, and ignores keywords that it does not enforce. It refuses a request only
+for: a value of the wrong type; a `$ref` that names nothing; a `$ref` with most other keywords beside it, or as the
 whole schema (the service does not follow every such `$ref`); a cycle of references that no finite value satisfies. If
-an equivalent schema without the problem exists, it is used; otherwise the schema's author has to fix it. Pure: a schema
+an equivalent schema without the problem exists, it is used; otherwise the schema's author must fix it. Pure: a schema
 is never changed in place, and is returned itself if it is acceptable.
 """
 
@@ -26,7 +26,7 @@ _SINGLE = (
     *("propertyNames", "not", "if", "then", "else"),
 )
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_DIGITS = 10  # Python refuses to read a number of very many
+_DIGITS = 10  # Python refuses to parse numbers with very many digits
 # Keywords that may stand beside a `$ref`, and beside one that is the whole schema.
 _BESIDE_REF = ("description", "default")
 _BESIDE_ROOT_REF = frozenset(("type", "title", "description", "definitions", "$defs", "$schema", "$id", "$comment"))

@@ -1,4 +1,4 @@
-"""Positions in a document of tools, errors that name them, and checks of what stands there."""
+"""Positions in a document of tools, errors that name them, and checks of the values there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def check_bool(fields: Document, key: str, at: Position) -> None:
 
 
 def fields_of(value: object, known: tuple[str, ...], at: Position) -> Document:
-    """An object's fields under their names in `known`, from either spelling; null is unset, others are refused."""
+    """An object's fields under their names in `known`, from either spelling. Null is unset; other fields are
+    refused."""
     if not isinstance(value, dict):
         raise at.bad("must be an object")
     label = at.of(label_of(value, at))
@@ -70,7 +71,7 @@ def fields_of(value: object, known: tuple[str, ...], at: Position) -> Document:
 
 
 def label_of(value: Document, at: Position) -> str:
-    """The label of a tool in messages: its name, if it has a usable one, else its index; "" outside of tools."""
+    """The label of a tool in messages: its name, if usable, else its index; "" outside of tools."""
     name = value.get("name")
     return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
 
@@ -82,7 +83,7 @@ def quoted(value: object) -> str:
 
 
 def list_at(value: object, at: Position) -> list[object]:
-    """A list, or a single object in the place of one."""
+    """A list, or a single object instead of one."""
     if isinstance(value, dict):
         return [value]
     if not isinstance(value, list):

@@ -89,7 +89,7 @@ def to_declaration_schema(schema: Schema) -> tuple[Literal["parameters", "parame
 
 
 def says_nothing(schema: Schema) -> bool:
-    """Whether a schema, in either form, is an object without properties: that of a function without arguments."""
+    """Whether a schema, in either form, is an object without properties, as for a function without arguments."""
     return (
         schema.keys() <= {"type", "properties", "required"}
         and str(schema.get("type", "object")).lower() == "object"

@@ -1,4 +1,4 @@
-"""Which tools a model may call: toolConfig, and OpenAI's `tool_choice` in its place."""
+"""Which tools a model may call: toolConfig, or OpenAI's `tool_choice` instead."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _function_name(choice: object, at: Position) -> str | None:
 def _allowed(choice: Document, at: Position) -> Document:
     """A choice among some tools: one of them must be called (ANY), or may be called (VALIDATED)."""
     fields = fields_of(choice, ("type", "mode", "tools", "allowed_tools"), at)
-    if "allowed_tools" in fields:  # as OpenAI chat has it
+    if "allowed_tools" in fields:  # as in OpenAI's chat completions
         at = at / "allowed_tools"
         fields = fields_of(fields["allowed_tools"], ("mode", "tools"), at)
     mode = "auto" if fields.get("mode") is None else fields["mode"]

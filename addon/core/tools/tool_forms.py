@@ -11,8 +11,8 @@ Each tool is recognised by its shape and converted to Gemini's camelCase form:
 Beside `name` (OpenAI chat: beside `function`) a tool may hold the rules by which its calls run (see `tool_rules`). The
 rules are returned separately, by name, and never go upstream.
 
-Dropped are only the fields without a counterpart in Gemini that change no call: OpenAI's `strict` (Gemini has mode
-VALIDATED, for all tools at once), and MCP's `title`, `annotations`, `icons`, `execution` and `_meta`. Keys that are
+The only fields dropped are those without a counterpart in Gemini that change no call: OpenAI's `strict` (Gemini has
+mode VALIDATED, for all tools together), and MCP's `title`, `annotations`, `icons`, `execution` and `_meta`. Keys with
 null are unset. Any other unknown field is refused by name. Pure: the document is never changed.
 """
 
@@ -58,7 +58,7 @@ class Tools:
 def normalise(document: object) -> Tools:
     """The tools and the tool choice, checked and in Gemini's form. Raises BadTool.
 
-    `document`: `{"tools": […], "tool_config" or "toolConfig": {…}}`, or OpenAI's `"tool_choice"` in place of the
+    `document`: `{"tools": […], "tool_config" or "toolConfig": {…}}`, or with OpenAI's `"tool_choice"` instead of the
     config."""
     top = Position("", "")
     body = fields_of(document, ("tools", "toolConfig", "tool_choice"), top)
@@ -202,7 +202,7 @@ def _named(fields: Document, at: Position) -> tuple[Position, Document]:
 
 
 def _schema(fields: Document, source: str, target: str, at: Position) -> Document:
-    """The schema under `source` as a field of a declaration; {} if it needs none."""
+    """The schema under `source` as a field of a declaration; {} if no field is needed."""
     schema = fields.get(source)
     if schema is None:
         return {}
@@ -229,7 +229,7 @@ def _in_form(form: Callable[[Document], Document], schema: Document, at: Positio
 
 
 def _check_arguments(schema: object, target: str, at: Position) -> None:
-    """Refuse a schema that is no object, and a schema of arguments that does not describe an object."""
+    """Refuse a schema that is not an object, and a schema of arguments that does not describe an object."""
     if not isinstance(schema, dict):
         raise at.bad("must be an object (a JSON Schema)")
     kind = schema.get("type")

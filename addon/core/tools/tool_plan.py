@@ -15,7 +15,7 @@ from addon.core.framing.documents import Document, as_list, camel, decode, encod
 from addon.core.short_cache import cached_if_short
 
 MAX_NAME = 64
-"""The maximum length of a function name, for services not known to accept more."""
+"""The maximum length of a function name, unless a service is known to accept more."""
 MAX_VERTEX_NAME = 128
 Generation = tuple[int, int] | None
 """A model's major and minor version; None if its name has no version. Such a model counts as the newest."""
@@ -25,7 +25,7 @@ _FLAG = "includeServerSideToolInvocations"
 _WITHOUT_FUNCTIONS = frozenset(
     "functionDeclarations googleSearch googleSearchRetrieval codeExecution urlContext googleMaps fileSearch".split()
 )
-"""Kinds of tools that lead to calls of declared functions alone."""
+"""Kinds of tools that can lead only to calls of declared functions."""
 _LARGEST_CACHED = 16_384
 _MOST_COUNTS = 256
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
@@ -67,7 +67,7 @@ class ToolPlan(NamedTuple):
 
     @classmethod
     def untouched(cls) -> Self:
-        """The request stays as it is, and its answer holds no calls."""
+        """The request stays unchanged, and its answer holds no calls."""
         return cls(None, None, False, {}, frozenset(), grafts=False)
 
     @classmethod
@@ -110,7 +110,7 @@ def _cannot_use_functions(generation_config: bytes | None, model: str) -> bool:
 
 
 _cached_cannot_use_functions = lru_cache(maxsize=64)(_cannot_use_functions)
-"""Clients repeat their configuration. A large one is read again."""
+"""Clients repeat their configuration. Large ones are not cached."""
 
 
 class Toolbox:
@@ -181,7 +181,7 @@ class Toolbox:
 
 
 class ToolCounter:
-    """Counts the tools of requests. Clients repeat them, so the counts are kept by the tools' hashes."""
+    """Counts the tools of requests. Clients repeat their tools, so the counts are cached by hash."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -238,7 +238,7 @@ def _used_names(names: Sequence[str], client_names: Collection[str], longest: in
 
 
 def _shortened(name: str, longest: int) -> str:
-    """A name cut to the maximum length, the same in every request."""
+    """A name cut to the maximum length, in the same way in every request."""
     digest = f"_{xxhash.xxh3_64_hexdigest(name.encode())[:8]}"
     return name[: longest - len(digest)] + digest
 

@@ -1,4 +1,4 @@
-"""The rules in a declaration that say how the tool's calls run: fields beside `name` that never go upstream.
+"""The rules in a declaration for running the tool's calls: fields beside `name` that never go upstream.
 
 `executor` (`{"type": "http", "url", "headers"}` or `{"type": "worker"}`), `approval`, `after`, `idempotent`,
 `redeliver`, `cache_ttl`, `timeout`, `retries`; only for the Live API `behavior` and `scheduling`. This module checks
@@ -85,7 +85,7 @@ def _url(value: object, at: str) -> str:
 
 
 def _headers(value: object, at: str) -> dict[str, str]:
-    """Error messages never show header values: these may be secrets."""
+    """Checks headers. Error messages never show their values, which may be secrets."""
     if value is None:
         return {}
     if not isinstance(value, dict):

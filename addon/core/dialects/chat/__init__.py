@@ -1,1 +1,1 @@
-"""Chat completions of OpenAI ↔ Gemini's documents: requests as Contents and as messages again, and answers. Pure."""
+"""Conversions between OpenAI's chat completions and Gemini. Pure."""

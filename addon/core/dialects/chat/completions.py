@@ -1,10 +1,10 @@
 """Chat completions, answers: converts OpenAI's choices to Gemini's candidates and back.
 
 A `Completions` is fed the documents of one answer: one for JSON, one for each event of a stream. `read` returns the
-Gemini response, `write` the document of chat completions for a visible response. Gemini sends a call whole in one
+Gemini response, `write` the chat completions document for a visible response. Gemini sends each call whole in one
 event, without an index or always with the same one; other services send its arguments in pieces. A call is complete if
-its arguments are, if another call begins, or if the answer ends. In a stream clients assemble calls by their index, so
-each call gets an index among the client's calls."""
+its arguments are, if another call begins, or if the answer ends. Clients assemble the calls of a stream by index, so
+each of the client's calls gets a separate index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ALWAYS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class _OpenCall:
-    """A call whose arguments may be incomplete. `is_whole`: the arguments' object has arrived to its last bracket."""
+    """A call whose arguments may be incomplete. `is_whole`: the arguments' last bracket has arrived."""
 
     def __init__(self, entry: Document) -> None:
         self.entry = entry
@@ -82,7 +82,7 @@ class _Choice:
 
 
 class _ReadPart(NamedTuple):
-    """A part that was read, its call, and the entry of the document that it was made from, if any."""
+    """A part that was read, with its call and the entry that it was made from, if any."""
 
     choice: _Choice
     call: _OpenCall
@@ -100,12 +100,12 @@ class _ReadPart(NamedTuple):
 
 
 class Completions:
-    """One answer for the client, of one or several answers of a loop: `begin_round` starts the next one."""
+    """One answer for the client, from one or several answers of a loop: `begin_round` starts the next one."""
 
     def __init__(self) -> None:
         self._choices: dict[int, _Choice] = {}
-        self._document: Document = {}  # the last document that was read
-        self._read_parts: list[_ReadPart] = []  # its call parts
+        self._document: Document = {}  # the last document read
+        self._read_parts: list[_ReadPart] = []  # the call parts in it
         self._head: Document = {}
 
     def begin_round(self) -> None:
@@ -113,8 +113,8 @@ class Completions:
             choice.open = None
 
     def forward(self) -> Document | None:
-        """Forward the document that was read last. Returns the document with new indexes for its calls, and without
-        pieces that belong to no call; None if the document stays unchanged."""
+        """Forward the last document read. Returns it with new indexes for its calls, and without pieces that belong to
+        no call; None if it stays unchanged."""
         given = {id(one.entry): one.client_entry(numbered=True) for one in self._read_parts}
         for choice in objects(self._document.get("choices")):
             self._choices[index_of(choice)].has_role = True
@@ -125,7 +125,7 @@ class Completions:
     # --- OpenAI → Gemini ----------------------------------------------------------------------------------------
 
     def read(self, document: object) -> Document | None:
-        """The document as a Gemini response; None if it is none, such as an error."""
+        """The document as a Gemini response; None if it is no response, for example an error."""
         self._document, self._read_parts = {}, []
         if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
             return None
@@ -199,7 +199,7 @@ class Completions:
 
     def write(self, visible: Document, raw: Document | None, kind: str) -> Document:
         """The document for a visible response. `kind`: its `object`, chat.completion or chat.completion.chunk. `raw`:
-        the document that was read last; None for the proxy's own response."""
+        the last document read; None for a response made by the proxy."""
         head = {k: v for k, v in (raw or self._head).items() if k not in ("choices", "usage")}
         made: Document = {"id": "", "object": kind, "created": 0, "model": ""} | head | {"object": kind}
         made["created"] = self._head.get("created", made["created"])
@@ -246,7 +246,7 @@ class Completions:
         return choice
 
     def _calls(self, parts: Sequence[Document], *, numbered: bool) -> list[Document]:
-        """The entries of the client's calls, each as the service sent it."""
+        """The entries of the client's calls, as the service sent them."""
         read = {id(one.part): one for one in self._read_parts}
         entries = [
             read[id(part)].client_entry(numbered=numbered) if id(part) in read else tool_call(part) for part in parts
@@ -270,7 +270,7 @@ def _function(entry: Document) -> Document:
 
 
 def _reason(finish: str) -> str:
-    """A finish_reason as Gemini's. A reason that OpenAI does not define is Gemini's own, perhaps after a prefix."""
+    """A finish_reason as Gemini's. A reason that OpenAI does not define is Gemini's own, possibly with a prefix."""
     return _REASONS.get(finish) or finish.rpartition(":")[2].strip().upper()
 
 

@@ -27,7 +27,7 @@ from addon.core.framing.documents import (
 from addon.core.history.calls import response_of
 
 CLIENT = "client"
-"""A key in declarations and in a toolConfig: the client gave this one, and it stays unchanged."""
+"""A key in declarations and in a toolConfig: it came from the client, and stays unchanged."""
 
 _LEGACY = ("functions", "functionCall")
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
@@ -63,7 +63,7 @@ class TranslatedRequest(NamedTuple):
 
 def translate(body: bytes) -> TranslatedRequest:
     """A body of chat completions in Gemini's form. Raises Malformed, also for the older `functions` and `function_call`
-    and for calls of tools that are no functions."""
+    and for calls of tools that are not functions."""
     found = tuple(members(body))
     values = {m.name: body[m.start : m.end] for m in found if body[m.start : m.end] != b"null"}
     for name in _LEGACY:
@@ -123,7 +123,7 @@ def _content(message: memoryview, names: Mapping[str, str]) -> _Content | None:
 
 
 def _user_parts(content: msgspec.Raw) -> Iterator[bytes]:
-    """A user's content as the JSON of parts. Media are not decoded."""
+    """A user's content as the JSON of parts. Does not decode media."""
     opening = bytes(memoryview(content)[:1])
     if opening == b'"':
         yield b'{"text":%b}' % content
@@ -157,7 +157,7 @@ def _assistant(message: Document) -> Document:
 
 
 def call_part(call: Document) -> Document:
-    """A complete tool call as a functionCall part. Arguments that are no object are kept under the key `arguments`.
+    """A complete tool call as a functionCall part. Arguments that are not an object are kept under the key `arguments`.
     Raises Malformed."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -1,7 +1,7 @@
 """Chat completions, requests: converts a rewritten request back to OpenAI's messages, tools and tool choice.
 
-The reverse of `contents`. Unchanged messages and all other members keep their bytes. The same history with
-the same results gives the same bytes. System and developer messages keep their positions."""
+The reverse of `contents`. Unchanged messages and all other members keep their bytes. The same history with the same
+results gives the same bytes. System and developer messages keep their positions."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def _messages(source: TranslatedRequest, contents: Sequence[Piece]) -> bytes:
 
 
 class _MessageWriter:
-    """Converts Contents to messages. `open`: name and id of the calls of the last step that have no answer yet. A call
-    without an id gets one, because answers refer to it."""
+    """Converts Contents to messages. `open`: name and id of the unanswered calls of the last step. A call without an id
+    gets one, because answers refer to it."""
 
     def __init__(self) -> None:
         self.open: list[tuple[str, str]] = []
@@ -209,7 +209,7 @@ def _part(part: Document) -> Document:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Texts joined to one. The text of a flattened call starts on a new line."""
+    """Texts joined into one. The text of a flattened call starts on a new line."""
     joined = ""
     for text in texts:
         joined += "\n" if joined and text.startswith(_FLATTENED) else ""

@@ -1,1 +1,1 @@
-"""The Interactions API as Gemini's documents, and back."""
+"""Conversions between the Interactions API and Gemini."""

@@ -24,8 +24,8 @@ _NO_USAGE = {"total_tokens": 0, "total_input_tokens": 0, "total_output_tokens": 
 
 
 class InteractionAnswer:
-    """All rounds of an answer. `request`: the request of the round. `last`: the last interaction that the service made
-    and keeps."""
+    """All rounds of an answer. `request`: the current round's. `last`: the last interaction that the service made and
+    keeps."""
 
     def __init__(self) -> None:
         self.request = InteractionRequest(b"{}")
@@ -42,7 +42,7 @@ class InteractionAnswer:
             self._answers.append({"steps": [{"type": "model_output", "content": [{"type": "text", "text": text}]}]})
 
     def unwrap(self, document: object) -> Document | None:
-        """The Gemini response in a whole answer or an event; None if there is none."""
+        """The Gemini response in a whole answer or an event, if any."""
         if not isinstance(document, dict):
             return None
         if isinstance(document.get("event_type"), str):
@@ -69,7 +69,7 @@ class InteractionAnswer:
         return _response(parts) if parts else None
 
     def _mark(self, interaction: Document) -> list[Document]:
-        """The part that stands for an interaction, if the service keeps the interaction."""
+        """The part that represents an interaction, if the service keeps the interaction."""
         name = interaction.get("id")
         if not isinstance(name, str) or not name or not self.request.is_stored:
             return []
@@ -81,19 +81,19 @@ class InteractionAnswer:
         if document is None and item.data is not None:
             with contextlib.suppress(Malformed):
                 document = decode(item.data)
-        # the stream has not read a document that is no event, so it could release a held call
+        # the stream has not read documents that are not events, so one could release a held call
         if isinstance(document, dict) and isinstance(document.get("event_type"), str):
             return self.stream.passthrough_event(document, item)
         return item.raw
 
     def events(self, visible: Document, raw: Document | None) -> bytes:
-        """A visible response as events. `raw`: the event that it was in; None for the proxy's own."""
+        """A visible response as events. `raw`: the event that contained it; None for a response made by the proxy."""
         if raw is not None and raw.get("event_type") != "interaction.completed":
             return self.stream.forward(raw)
         return b"".join(self._proxy_events(visible, raw))
 
     def _proxy_events(self, visible: Document, raw: Document | None) -> Iterator[bytes]:
-        """The end of an interaction, and the proxy's own events: a text, an end, or a keepalive."""
+        """The end of an interaction, or events made by the proxy: a text, an end, or a keepalive."""
         stream, parts = self.stream, _parts(visible)
         yield from stream.start_events(self._head())
         yield from stream.late_call_events(_calls(parts))
@@ -129,8 +129,8 @@ class InteractionAnswer:
         return last
 
     def _head(self) -> Document:
-        """The members of the proxy's own interaction. Its id is that of the interaction before it, or of the first one
-        of an answer that broke off: to continue it is to continue that one."""
+        """The members of an interaction made by the proxy. It takes the id of the previous interaction, or of the first
+        one of a broken-off answer, which is then the one to continue."""
         return {
             "id": self._first or self.request.previous or "",
             "object": "interaction",
@@ -165,7 +165,7 @@ def _calls(parts: Sequence[Document]) -> list[Any]:
 
 
 def interaction_error(document: Document) -> Document:
-    """An error whose code is a word; in Google's own form the code is a number."""
+    """An error with a word as its code. Google's own form has a number."""
     error = document.get("error")
     error = error if isinstance(error, dict) else {}
     if "status" not in error:

@@ -1,7 +1,7 @@
 """Converts requests, steps and Contents between the Interactions API and Gemini's form.
 
-A step becomes a Content: the user's if it is input or the result of a call, else the model's. What Gemini has no form
-for travels unchanged under the key `step` or `content` of a part.
+A step becomes a Content: the user's if it is input or the result of a call, else the model's. Items without a Gemini
+form stay unchanged under the key `step` or `content` of a part.
 
 An interaction that the service keeps is named by its id. The id is stored as a thought part of a model Content
 (`mark_part`): it stays with the model's parts in the ledger and is never visible. The service knows everything up to
@@ -21,13 +21,13 @@ MEDIA = frozenset({"image", "audio", "video", "document"})
 _USERS = frozenset({"user_input", "function_result"})
 _ID = "interactionId"
 _CALLED = "calledAs"
-_JOINED_LATER = " pieces"  # a key that no step of the service has
+_JOINED_LATER = " pieces"  # a key that the service's steps do not have
 
 # --- ids ------------------------------------------------------------------------------------------------------
 
 
 def mark_part(interaction_id: str) -> Document:
-    """The part that stands for an interaction that the service keeps."""
+    """The part that represents an interaction that the service keeps."""
     return {"thought": True, "thoughtSignature": interaction_id, _ID: interaction_id}
 
 
@@ -37,7 +37,7 @@ def marked_id(content: Document) -> str | None:
 
 
 def call_names(content: Document) -> dict[str, str]:
-    """The original names of a Content's calls, by call id: the service knows the calls by these names."""
+    """The original names of a Content's calls, by call id. The service knows the calls by these names."""
     calls = [call for part in parts_of(content) if isinstance(call := get(part, "functionCall"), dict)]
     return {call["id"]: call[_CALLED] for call in calls if isinstance(call.get("id"), str) and call.get(_CALLED)}
 
@@ -49,7 +49,7 @@ def with_call_name(step: Document, names: Mapping[str, str]) -> Document:
 
 
 def kept_history(interaction_id: str) -> list[Document]:
-    """Contents that stand for a history that the service keeps. Its model turn holds only the interaction's id."""
+    """Contents that represent a history kept by the service. Their model turn holds only the interaction's id."""
     model_turn = {"role": "model", "parts": [{"text": interaction_id}, mark_part(interaction_id)]}
     return [{"role": "user", "parts": [{"text": ""}]}, model_turn]
 
@@ -72,7 +72,7 @@ def input_steps(given: Any) -> list[Document]:
 
 
 def kind_of(item: Document) -> str:
-    """The type of a step or a content; "" if it has none."""
+    """The type of a step or a content, or ""."""
     kind = item.get("type")
     return kind if isinstance(kind, str) else ""
 
@@ -122,7 +122,7 @@ def parts_of_step(step: Document) -> list[Document]:
 
 
 def _with_parts(result: Any) -> tuple[Any, list[Document]]:
-    """A client's result: a list of contents without its images and files, and these as parts."""
+    """A client's result with references instead of images and files, and these as parts."""
     parts: list[Document] = []
     if not isinstance(result, list):
         return result, parts
@@ -151,7 +151,7 @@ def part_of(content: Document) -> Document:
 
 
 def thought(text: str, signature: Any) -> Document:
-    """A thought as a part. Only a signed thought counts for the history."""
+    """A thought as a part. Only a signed thought matters for the history."""
     part: Document = {"text": text, "thought": True}
     return {**part, "thoughtSignature": signature} if signature else part
 
@@ -174,7 +174,7 @@ def steps_of(content: Document) -> list[Document]:
 
 
 def _step(part: Document) -> Document | None:
-    """The step for a part that is a step by itself; None for a part that is a content."""
+    """The step for a part that is a whole step; None for a part that is only a content."""
     if isinstance(call := get(part, "functionCall"), dict):
         named = {"id": call.get("id"), "name": call.get("name")}
         return {"type": "function_call", **named, "arguments": get(call, "args") or {}}
@@ -207,7 +207,7 @@ def _result(answer: Document) -> Document:
 
 
 def _file_content(part: Document) -> Document:
-    """A part of a result as a content. Plain text is text: documents have other types."""
+    """A part of a result as a content. Plain text becomes text; documents have other types."""
     if media_type(part) == "text/plain" and (data := decoded(str(part["inlineData"]["data"]))) is not None:
         return {"type": "text", "text": data.decode("utf-8", "replace")}
     return _content(part)
@@ -229,7 +229,7 @@ def _content(part: Document) -> Document:
 
 
 def parts_of_delta(delta: Document) -> list[Document]:
-    """The parts of a delta of a step that is no call."""
+    """The parts of a delta in a step that is not a call."""
     match delta:
         case {"type": "text" | "image" | "audio" | "video" | "document"}:
             return [part_of(delta)]
@@ -241,8 +241,8 @@ def parts_of_delta(delta: Document) -> list[Document]:
 
 
 def with_delta(step: Document, delta: Document) -> Document:
-    """A step with a delta added. The arguments of a function_call are pieces of JSON; `completed_step` joins them. The
-    given step may be changed in place."""
+    """A step with a delta added. The arguments of a function_call are pieces of JSON; `completed_step` joins them. May
+    change the given step in place."""
     if delta.get("type") == "arguments_delta" and isinstance(piece := delta.get("arguments") or "", str):
         if _JOINED_LATER not in step:
             return {**step, _JOINED_LATER: [piece]}
@@ -252,7 +252,8 @@ def with_delta(step: Document, delta: Document) -> Document:
 
 
 def completed_step(step: Document) -> Document:
-    """A step with its pieces joined. Arguments that are no JSON object are kept as text under the key `arguments`."""
+    """A step with its pieces joined. Arguments that are not a JSON object are kept as text under the key
+    `arguments`."""
     whole = {key: value for key, value in step.items() if key != _JOINED_LATER}
     if pieces := "".join(step.get(_JOINED_LATER, ())):
         try:
@@ -280,7 +281,7 @@ def gemini_config(given: Document) -> Document:
 
 
 def gemini_request(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
-    """A request in Gemini's form. Its Contents stand for the previous interaction, if any, and for each step."""
+    """A request in Gemini's form. Its Contents represent the previous interaction, if any, and each step."""
     config = given.get("generation_config")
     calling = calling_config(config.get("tool_choice") if isinstance(config, dict) else None)
     contents = [*(kept_history(previous) if previous is not None else []), *map(content_of, steps)]

@@ -1,9 +1,9 @@
 """A request of the Interactions API, read as Gemini's, and written with other tools and another history.
 
-A request names the interaction before it, and the service keeps the history. Each answer that the service keeps begins
+A request names the previous interaction, and the service keeps the history. Each answer that the service keeps begins
 with a part that holds its id (`contents.mark_part`). The service already has all Contents up to the last such part, so
-the request sends that id instead of them. Thus a loop continues by id, an id that the client holds is mapped to the
-last id of its turn, and a client that sends its whole history is served as on other surfaces.
+the request sends that id instead of them. Thus a loop continues by id, a client's id is mapped to the last id of its
+turn, and a client that sends its whole history is served as on other surfaces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class InteractionRequest:
         contents: Sequence[Piece] | None,
         unfinished: str = "",
     ) -> tuple[bytes, str]:
-        """The body that goes upstream, and a warning about what it cannot express. `unfinished`: the interaction whose
+        """The body for upstream, and a warning about tools that it cannot express. `unfinished`: the interaction whose
         rest is requested."""
         outer = parse(self.body)
         new: dict[str, bytes | None] = {}

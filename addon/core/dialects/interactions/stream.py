@@ -2,7 +2,7 @@
 
 The client gets one interaction over all rounds of a loop, with its steps numbered consecutively. The events of a step
 that is a call, or belongs to a built-in tool, are held until the step is complete: only then is it known whether the
-client gets that step. Of a hidden step the client gets no event.
+client gets the step. A client gets no event of a hidden step.
 """
 
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ class InteractionStream:
         self.rounds = 0
         self.created: Document = {}
         self._open: dict[int, Document] = {}  # held steps that are incomplete
-        self._held_items: dict[int, list[Item]] = {}  # the events of open steps
-        self._complete: dict[int, list[Item]] = {}  # the events of the steps that the last event completed
+        self._held_items: dict[int, list[Item]] = {}  # events of open steps
+        self._complete: dict[int, list[Item]] = {}  # events of the steps that the last event completed
         self._numbers: dict[int, int] = {}  # index of a step in this round → its index for the client
         self._steps = 0  # how many steps the client has
         self._calls = 0  # how many of this round's steps are calls
@@ -38,11 +38,11 @@ class InteractionStream:
         """Whether a call is incomplete. An event that cannot be read may be a piece of it."""
         return any(own.kind_of(step) == "function_call" for step in self._open.values())
 
-    # --- as Gemini's ------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------------
 
     def read(self, document: Document) -> list[Document]:
-        """The parts that an event adds. Raises Malformed for a call that no later event could complete, and within a
-        call for an event of no known step."""
+        """The parts that an event adds. Raises Malformed for a call that no later event could complete, and, within a
+        call, for an event of an unknown step."""
         self._hides_events = self._hides_events or bool(self._complete)  # the completed steps were not forwarded
         self._complete = {}
         match document:
@@ -50,7 +50,7 @@ class InteractionStream:
                 self._open, self._held_items, self._numbers, self._calls, self._hides_events = {}, {}, {}, 0, False
                 self.created = self.created or interaction
             case {"event_type": "step.start", "index": int(index)} if index in self._open:
-                pass  # held with the open step: another step in its place would release that step's events
+                pass  # held with the open step: another step with its number would release that step's events
             case {"event_type": "step.start", "index": int(index), "step": dict(step)}:
                 if not own.is_tool_step(step):
                     return [part for part in own.parts_of_step(step) if part != own.thought("", None)]
@@ -81,7 +81,7 @@ class InteractionStream:
         steps = [own.completed_step(self._open.pop(index)) for index in indices]
         return [part for step in steps for part in own.parts_of_step(step)]
 
-    # --- as the client gets it --------------------------------------------------------------------------------
+    # --- writing for the client -------------------------------------------------------------------------------
 
     def passthrough_event(self, document: Document, item: Item) -> bytes:
         """An event that was read and needs no change."""
@@ -120,7 +120,7 @@ class InteractionStream:
         unchanged = reusable_bytes(item) if item is not None and number == index else b""
         return unchanged or sse_event({**document, "index": number})
 
-    # --- of the proxy's own -----------------------------------------------------------------------------------
+    # --- events made by the proxy -----------------------------------------------------------------------------
 
     def start_events(self, interaction: Document) -> Iterator[bytes]:
         """The start of an interaction, unless the client already has one."""
@@ -130,14 +130,14 @@ class InteractionStream:
             yield sse_event({"interaction": started, "event_type": "interaction.created"})
 
     def text_events(self, text: str) -> Iterator[bytes]:
-        """A step that holds a text."""
+        """A step with a text."""
         number, self._steps = self._steps, self._steps + 1
         yield sse_event({"index": number, "step": {"type": "model_output"}, "event_type": "step.start"})
         yield sse_event({"index": number, "delta": {"text": text, "type": "text"}, "event_type": "step.delta"})
         yield sse_event({"index": number, "event_type": "step.stop"})
 
     def keepalive_event(self) -> bytes:
-        """An event that says that the interaction is still in progress."""
+        """An event that reports the interaction as in progress."""
         state = {"interaction_id": self.created.get("id", ""), "status": "in_progress"}
         return sse_event({**state, "event_type": "interaction.status_update"})
 
@@ -153,7 +153,7 @@ class InteractionStream:
     def end_event(self, raw: Document | None, usage: Document | None) -> bytes:
         """The last event, with the id that the client knows. `raw`: the last event of the service, if any."""
         last: Document = raw["interaction"] if raw is not None else {**self.created, "status": "completed"}
-        completed = {key: value for key, value in last.items() if key != "steps"}  # the client has them
+        completed = {key: value for key, value in last.items() if key != "steps"}  # the client already has the steps
         if "id" in self.created:
             completed["id"] = self.created["id"]
         if usage is not None:

@@ -1,6 +1,6 @@
 """Converts tools and the tool choice between the Interactions API and Gemini's form.
 
-A client's own tools are restored unchanged: a function keeps its keys, any other tool travels under the key `tool`.
+A client's own tools are restored unchanged: a function keeps its keys, any other tool is kept under the key `tool`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _TOOLS = {
 """The built-in tools that both APIs have."""
 
 _ONLY_GEMINI = frozenset({"behavior", "response", "responseJsonSchema"})
-"""Fields of a Gemini declaration that a function tool may not have."""
+"""Fields of a Gemini declaration that function tools do not support."""
 
 
 def to_gemini_tools(tools: Any) -> list[Document]:
@@ -38,8 +38,7 @@ def _gemini_tool(tool: Document) -> Document:
 
 
 def to_interaction_tools(tools: Sequence[Document]) -> list[Document]:
-    """Gemini tools in the form of the Interactions API. Tools that it does not have (`unsupported_tools`) are left
-    out."""
+    """Gemini tools in the form of the Interactions API, without those that it does not have (`unsupported_tools`)."""
     return [one for tool in tools for one in _own_tool(tool)]
 
 

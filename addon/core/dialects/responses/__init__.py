@@ -1,7 +1,7 @@
 """The OpenAI Responses API in front of Gemini, as pure conversions: requests in, items, events and errors out.
 
-`read_request` parses a request, `ResponsesRequest.add_to` converts its input to the Contents that the request adds to a
-history, a `Translator` writes the answer, and `error_document` writes errors. No I/O, no clock.
+`read_request` parses a request, `ResponsesRequest.add_to` converts its input to Contents for the history, a
+`Translator` writes the answer, and `error_document` writes errors. No I/O, no clock.
 """
 
 from addon.core.dialects.responses.compaction import compacted, read_compaction

@@ -1,8 +1,8 @@
-"""What Gemini's parts have beyond the items that a client gets: signatures, ids of calls, parts that no item shows.
+"""The content of Gemini's parts that items for clients lack: signatures, ids of calls, and parts without an item.
 
-A client that keeps its own history carries them, sealed, as the `encrypted_content` of a reasoning item, which stands
-behind the other items of its response. Where the client puts the item in a later input does not matter: calls are found
-by their ids, texts by their hashes. Pure.
+A client that keeps its own history carries it, sealed, as the `encrypted_content` of a reasoning item at the end of
+each response. The item's position in a later input does not matter: calls are found by their ids, texts by their
+hashes. Pure.
 """
 
 import hashlib
@@ -17,29 +17,28 @@ _OF_CALLS = ("name", "args")
 
 
 class Carried(NamedTuple):
-    """`calls`: call id → what to add to the functionCall and to its Part. `steps`: call id → a number that is the same
-    for the calls of one answer. `texts`: hash of a text → its Parts, with the lengths of visible texts in place of
-    them."""
+    """`calls`: call id → additions to the functionCall and to its Part. `steps`: call id → a number shared by the calls
+    of one answer. `texts`: hash of a text → its Parts, with lengths instead of the visible texts."""
 
     calls: dict[str, tuple[Document, Document]]
     steps: dict[str, int]
     texts: dict[str, list[Document]]
 
     def call(self, call_id: str, name: str, args: Document) -> Part | None:
-        """The Part of a call as the model made it; None if nothing is known of it."""
+        """The model's Part of a call; None if it is not carried."""
         if (found := self.calls.get(call_id)) is None:
             return None
         inner, outer = found
         return {"functionCall": {**inner, "name": name, "args": args}, **outer}
 
     def behind(self, earlier: "Carried") -> "Carried":
-        """What both say."""
+        """Both combined. This one wins."""
         first = 1 + max(earlier.steps.values(), default=-1)
         steps = {call_id: first + number for call_id, number in self.steps.items()}
         return Carried(earlier.calls | self.calls, earlier.steps | steps, earlier.texts | self.texts)
 
     def text(self, text: str) -> list[Part] | None:
-        """The Parts of a text as the model made them; None if nothing is known of it."""
+        """The model's Parts of a text; None if they are not carried."""
         if (pieces := self.texts.get(_hash(text))) is None:
             return None
         parts, at = [], 0
@@ -56,7 +55,8 @@ NOTHING_CARRIED = Carried({}, {}, {})
 
 
 def to_carry(parts: Sequence[Part], call_ids: Iterable[str]) -> str | None:
-    """What a client must carry of the model's Parts; None if nothing. `call_ids`: of the calls among them, in order."""
+    """The content that a client must carry for the model's Parts; None if nothing. `call_ids`: of their calls, in
+    order."""
     ids = iter(call_ids)
     calls: dict[str, list[Document]] = {}
     texts: dict[str, list[Document]] = {}
@@ -78,7 +78,7 @@ def to_carry(parts: Sequence[Part], call_ids: Iterable[str]) -> str | None:
 
 
 def read_carried(carried: Sequence[str]) -> Carried:
-    """What `to_carry` has returned for several answers. A client cannot change it."""
+    """Reads results of `to_carry` for several answers. A client cannot change them."""
     found = Carried({}, {}, {})
     for number, text in enumerate(carried):
         document: Mapping[str, Document] = decode(text.encode("utf-8", "surrogatepass"))
@@ -89,7 +89,7 @@ def read_carried(carried: Sequence[str]) -> Carried:
 
 
 def _carried_text(run: Sequence[Part]) -> dict[str, list[Document]]:
-    """Parts between calls, by the hash of their visible text. None if plain text alone tells them."""
+    """Parts between calls, by the hash of their visible text. None if they are plain text only."""
     text = "".join(part["text"] for part in run if _is_visible(part))
     if not text or all(len(part) == 1 and _is_visible(part) for part in run):
         return {}

@@ -1,7 +1,7 @@
-"""Compaction: Gemini summarizes a conversation, and the client goes on with the summary instead of the messages.
+"""Compaction: Gemini summarizes a conversation, and the client continues with the summary instead of the messages.
 
-The request for the summary is an ordinary Responses API request that is not stored. It asks for JSON, so that no tool
-takes part. Pure.
+The request for the summary is an ordinary Responses API request that is not stored. It asks for JSON, so that tools are
+excluded. Pure.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _FORMAT = {
 
 
 def read_compaction(body: object, unseal: Unseal) -> ResponsesRequest:
-    """The request for the summary. `body`: that of `/v1/responses/compact`, as decoded JSON. Raises Invalid."""
+    """The request for the summary. `body`: of `/v1/responses/compact`, as decoded JSON. Raises Invalid."""
     given = {key: value for key, value in body_object(body).items() if value is not None}
     for key in given:
         if key not in _FIELDS:
@@ -43,7 +43,7 @@ def read_compaction(body: object, unseal: Unseal) -> ResponsesRequest:
 
 
 def compacted(response: Document, seal: Callable[[str], str], new_id: Callable[[str], str]) -> Document | None:
-    """The answer of `/v1/responses/compact` from the response with the summary; None if there is no summary in it."""
+    """The answer of `/v1/responses/compact`, from the response with the summary; None if it contains no summary."""
     texts = [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
     try:
         answer = decode("".join(texts).encode())

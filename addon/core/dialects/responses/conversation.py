@@ -1,4 +1,4 @@
-"""The bodies of the Conversations API. Pure."""
+"""Reads the bodies of the Conversations API. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from addon.core.dialects.responses.options import metadata
 from addon.core.framing.documents import Document
 
 _MOST = 20
-"""Items that are added at once."""
+"""The most items added by one request."""
 
 
 def read_conversation(body: object, unseal: Unseal = nothing_sealed) -> tuple[list[Document], dict[str, str]]:
-    """The items and the metadata of a conversation that is to begin. Raises Invalid."""
+    """The items and the metadata of a new conversation. Raises Invalid."""
     given = _given(body, ("items", "metadata"))
     return _items(given.get("items", []), unseal), metadata(given.get("metadata", {}))
 

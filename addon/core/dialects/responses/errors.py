@@ -28,14 +28,13 @@ def error_document(
 
 def error_status(status: int, source: Document | list[Any]) -> int:
     """The HTTP status for an error that Gemini answered with `status` and this body. A wrong key is a 400 at Gemini,
-    and a 401 for OpenAI's clients. A status that is no error's becomes 502."""
+    and a 401 for OpenAI's clients. A status other than an error's becomes 502."""
     if any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(_error(source))):
         return 401
     return status if 400 <= status < 600 else 502
 
 
 def message_of(source: Invalid | Document | list[Any] | str) -> str:
-    """The message of an error."""
     if isinstance(source, str):
         return source
     if isinstance(source, Invalid):
@@ -46,7 +45,7 @@ def message_of(source: Invalid | Document | list[Any] | str) -> str:
 
 
 def _error(source: Document | list[Any]) -> Document:
-    """The error itself. Some surfaces wrap it in a list."""
+    """The error itself, which some surfaces wrap in a list."""
     body = source[0] if isinstance(source, list) and source else source
     error = body.get("error", body) if isinstance(body, dict) else {}
     return error if isinstance(error, dict) else {"message": str(error)}

@@ -1,4 +1,4 @@
-"""What Google Search has found for an answer: the search as an item, and the citations in its text. Pure."""
+"""Results of Google Search in an answer: the search as an item, and the citations in its text. Pure."""
 
 from addon.core.framing.documents import Document, as_list, get, objects
 
@@ -16,7 +16,7 @@ def search_of(grounding: Document, *, with_sources: bool) -> Document | None:
 
 
 def citations_of(grounding: Document, text: str) -> list[Document]:
-    """The citations in a text, which may begin before the text that the metadata speaks of."""
+    """The citations in a text, which may begin before the text that the metadata refers to."""
     sources = [_source(chunk) for chunk in objects(get(grounding, "groundingChunks"))]
     found = []
     for support in objects(get(grounding, "groundingSupports")):
@@ -33,14 +33,14 @@ def citations_of(grounding: Document, text: str) -> list[Document]:
 
 
 def _source(chunk: Document) -> tuple[str, str] | None:
-    """The URL and the title of a source on the web."""
+    """The URL and the title of a web source."""
     web = get(chunk, "web")
     url = get(web, "uri") if isinstance(web, dict) else None
     return (url, str(get(web, "title") or "")) if isinstance(url, str) and url else None
 
 
 def _place(segment: Document, text: str) -> tuple[int, int] | None:
-    """Where a segment is, in characters. Gemini counts bytes, from the beginning of its own text."""
+    """The position of a segment, in characters. Gemini counts bytes, from the beginning of its own text."""
     start, end, words = get(segment, "startIndex") or 0, get(segment, "endIndex"), get(segment, "text")
     raw = text.encode("utf-8", "surrogatepass")
     if isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(raw):

@@ -1,4 +1,4 @@
-"""The input items of a request as they are stored with its response, and listed in pages.
+"""The input items of a request, for storage with its response and for listing in pages.
 
 Items are listed as given, with the members that OpenAI adds to every item: an id, a status, content in parts. The data
 of images and files is stored once: if the history holds it, an item only refers to it. Pure.
@@ -21,7 +21,7 @@ _PREFIXES = {
 }
 _DATA = ("image_url", "file_data")
 _LIMIT, _MOST = 20, 100
-_DIGITS = 10  # Python refuses to read a number of very many
+_DIGITS = 10  # Python refuses to parse numbers with very many digits
 
 
 def stored_items(
@@ -31,8 +31,8 @@ def stored_items(
     taken: Collection[str] = (),
 ) -> list[Document]:
     """The items to store for a valid input. `contents`: the Contents that the request adds to the history, stored
-    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore. `taken`: ids that
-    other items have."""
+    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore. `taken`: ids of
+    other items."""
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
     ids = set(taken)
@@ -79,7 +79,7 @@ def input_page(stored: Sequence[Document], contents: Sequence[Document], query: 
 
 
 def whole_items(stored: Sequence[Document], contents: Sequence[Document]) -> list[Document]:
-    """The items as they were given. `contents`: those that the request added to the history."""
+    """The items as they were given. `contents`: the Contents that the request added to the history."""
     if not any(map(_is_slim, stored)):
         return list(stored)
     blobs = list(_blobs(contents))
@@ -129,7 +129,7 @@ def _with_parts(item: Document, changed: Callable[[Document], Document]) -> Docu
 
 
 def _parts_in(item: Document) -> dict[str, list[Document]]:
-    """The lists of parts that may hold data. Thoughts hold none, and anything else."""
+    """The lists of parts that may hold data. Thoughts hold none, and may have any other form."""
     names = () if item.get("type") == "reasoning" else ("content", "output")
     return {name: item[name] for name in names if isinstance(item.get(name), list)}
 

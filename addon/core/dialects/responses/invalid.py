@@ -21,8 +21,8 @@ class Invalid(ValueError):
 
 
 class Unsupported(Invalid):
-    """Gemini, or the proxy, does not have what a member asks for. `member`: its position; the request without it is
-    the same, but for what it asks for."""
+    """A member asks for something that neither Gemini nor the proxy has. `member`: its position; without it, the
+    request stays the same in all other respects."""
 
     def __init__(self, message: str, member: str, code: str, param: str | None = None) -> None:
         super().__init__(message, param or member, code)
@@ -34,7 +34,7 @@ def bad(at: str, message: str, code: str = "invalid_value") -> Invalid:
 
 
 def unsupported(at: str, message: str, code: str = "unsupported_value", *, member: str | None = None) -> Unsupported:
-    """`member`: what to leave out, if it is more than the value at fault."""
+    """`member`: the member to leave out, if it is more than the value at fault."""
     return Unsupported(f"{at} {message}", member or at, code, at)
 
 
@@ -45,15 +45,15 @@ def quoted(value: object) -> str:
 
 
 def body_object(body: object) -> Document:
-    """The body of a request, which has no position."""
+    """Checks the body of a request, which has no position."""
     if not isinstance(body, dict):
         raise Invalid("the body must be a JSON object", None, "invalid_type")
     return body
 
 
 def fields(value: object, known: Collection[str], at: str) -> Document:
-    """An object's fields. Null fields are unset, whatever their names, because clients send all fields that they know.
-    Unknown fields are refused."""
+    """An object's fields. Null means unset for any name, because clients send all fields that they know. Other unknown
+    fields are refused."""
     if not isinstance(value, dict):
         raise bad(at, "must be an object", "invalid_type")
     given = {key: member for key, member in value.items() if member is not None}
@@ -97,7 +97,7 @@ def one_of(value: object, fitting: Collection[str], at: str, reason: str = "") -
 
 
 def only(value: object, fitting: Collection[str], at: str, reason: str) -> str:
-    """One of the values that Gemini has. `reason`: why it does not have others."""
+    """One of the values that Gemini has. `reason`: why it lacks others."""
     try:
         return one_of(value, fitting, at, reason)
     except Invalid as error:

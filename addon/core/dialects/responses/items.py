@@ -1,8 +1,8 @@
 """Items of a Responses API `input`, checked and ready to become Gemini parts.
 
 Items and fields without meaning for the model (summaries of its thoughts, empty texts, ids, states) are accepted and
-left out, because clients send them back in their histories. What Gemini does not support is refused with its position.
-Pure: the input is never changed.
+left out, because clients send them back in their histories. Items that Gemini does not support are refused with their
+position. Pure: the input is never changed.
 """
 
 import re
@@ -25,10 +25,10 @@ _GOOGLE_S = re.compile(
     r"https://(?:(?:www\.|m\.)?youtube\.com/watch\?|youtu\.be/|generativelanguage\.googleapis\.com/v1\w*/files/)"
 )
 _THOUGHTS = re.compile(r"\s*<think>(?:(?!</think>).)*</think>\s*", re.DOTALL)
-"""A message in which a client gives back a summary of thoughts, because it does not know that the model has items for
-it. The model did not say this."""
+"""A message with which a client returns a summary of thoughts. It does not know the items for thoughts, and the model
+never wrote this text."""
 PARSED_ARGUMENTS, _PARSED = "parsed_arguments", "parsed"
-"""What OpenAI's JavaScript package adds to the items of an answer. Programs send them back."""
+"""Fields that OpenAI's JavaScript package adds to the items of an answer. Programs send them back."""
 DETAILS = ("auto", "low", "high", "original")
 _BASE64 = f"{characters.ascii_letters}{characters.digits}+/".encode()
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file")
@@ -60,7 +60,7 @@ class CallOutput(NamedTuple):
 
 type Item = Message | FunctionCall | CallOutput
 type Purpose = Literal["summary", "signatures"]
-"""What the `encrypted_content` of a compaction item, and of a reasoning item, holds."""
+"""The content type of an `encrypted_content`: in a compaction item, or in a reasoning item."""
 type Unseal = Callable[[str, Purpose], str | None]
 """The text in an item's `encrypted_content`; None if the content is not the proxy's."""
 
@@ -70,15 +70,15 @@ def nothing_sealed(sealed: str, purpose: Purpose) -> None:
 
 
 class Input(NamedTuple):
-    """`system`: the texts of system and developer messages, which go into Gemini's system instruction. `carried`: what
-    reasoning items say of the model's parts."""
+    """`system`: the texts of system and developer messages, which go into Gemini's system instruction. `carried`: the
+    content of reasoning items."""
 
     items: list[Item]
     system: list[Part]
     carried: Carried
 
     def behind(self, earlier: "Input") -> "Input":
-        """This input with another one before it."""
+        """This input after another one."""
         return Input(
             [*earlier.items, *self.items], [*earlier.system, *self.system], self.carried.behind(earlier.carried)
         )
@@ -123,9 +123,9 @@ def read_items(items: Sequence[object], where: str, unseal: Unseal = nothing_sea
 
 
 def _reasoning(value: Document, at: str, unseal: Unseal) -> list[str]:
-    """What the item carries. It may be of another service's, and says nothing then."""
+    """The content that the item carries. Another service's item yields none."""
     item = fields(value, ("type", "id", "summary", "content", "encrypted_content", "status"), at)
-    for name in ("summary", "content"):  # they say nothing to the model, but are listed
+    for name in ("summary", "content"):  # checked only: they are listed, but not sent to the model
         for index, part in enumerate(array(item.get(name, []), f"{at}.{name}")):
             if not isinstance(part, dict):
                 raise bad(f"{at}.{name}[{index}]", "must be an object (a text)", "invalid_type")
@@ -153,7 +153,7 @@ def _with_own_parts(items: Sequence[Item], carried: Carried) -> list[Item]:
 
 
 def is_reference(item: Document) -> bool:
-    """Whether an item refers to another one by its id. Its type may be left out."""
+    """Whether an item refers to another item by its id. Its type may be missing."""
     kind = item.get("type")
     if kind is None:
         return item.get("role") is None and item.get("id") is not None
@@ -178,7 +178,7 @@ def _item(value: object, at: str, system: list[Part], unseal: Unseal) -> Item | 
 
 
 def _compaction(value: Document, at: str, unseal: Unseal) -> Message:
-    """The summary, as a user's message: Gemini has no other place for it."""
+    """The summary, as a user's message, because Gemini has no other place for it."""
     item = fields(value, ("type", "id", "encrypted_content", "created_by", "status"), at)
     place = f"{at}.encrypted_content"
     summary = unseal(string(required(item, "encrypted_content", at), place), "summary")
@@ -240,7 +240,7 @@ def _image(value: Document, at: str) -> Part:
 
 
 def _file(value: Document, at: str) -> Part:
-    """A file as inline data. `filename` is ignored: Gemini accepts no name beside inline data."""
+    """A file as inline data. `filename` is ignored, because inline data has no name in Gemini."""
     known = ("type", "file_data", "filename", "file_url", "file_id", "detail")
     file = fields(value, known, at)
     _no_stored_file(file, at, "file_data")
@@ -257,12 +257,12 @@ def _file(value: Document, at: str) -> Part:
 
 
 def is_google_s_file(url: str) -> bool:
-    """Whether Gemini itself can read what a URL names: a video, or a file that was uploaded to it."""
+    """Whether Gemini itself can read this URL: of a video, or of a file that was uploaded to it."""
     return _GOOGLE_S.match(url) is not None
 
 
 def media_resolution(items: object) -> str | None:
-    """Gemini's resolution of all images and files: high if one of them is to be read closely, low if none need be."""
+    """Gemini's resolution for all images and files: high if any asks for high, low if all ask for low, else None."""
     details = [
         part.get("detail") or "auto"
         for item in (items if isinstance(items, list) else ())

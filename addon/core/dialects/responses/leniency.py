@@ -1,4 +1,4 @@
-"""Requests without the members that are not supported. Pure: a request is never changed."""
+"""Removes unsupported members from requests. Pure: a request is never changed in place."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def name_of(path: Path) -> str:
 
 
 def has(value: Any, path: Path) -> bool:
-    """Whether there is a member where the path leads to."""
+    """Whether the path leads to a member."""
     for step in path:
         if isinstance(value, dict) and step in value:
             value = value[step]
@@ -33,7 +33,7 @@ def has(value: Any, path: Path) -> bool:
 
 
 def without(value: Any, path: Path) -> Any:
-    """The value without the member that a path leads to."""
+    """The value without the member at this path."""
     step, *rest = path
     if rest:
         inner = without(value[step], tuple(rest))
@@ -46,7 +46,7 @@ def without(value: Any, path: Path) -> Any:
 
 
 def original(path: Path, before: Sequence[Path]) -> Path:
-    """The path in the request before the members `before` were left out of it. They are in the order of lists."""
+    """The path in the request before the members at `before` were removed. They are in list order."""
     found: list[str | int] = []
     for step in path:
         if isinstance(step, int):

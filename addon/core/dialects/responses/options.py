@@ -54,7 +54,7 @@ VERBOSITIES = {
     "medium": None,
     "high": "Answer at length, and in detail.",
 }
-"""What the system instruction says of `text.verbosity`: Gemini has no setting for it."""
+"""The sentences for `text.verbosity` in the system instruction, because Gemini has no such setting."""
 _MOST_STOPS, _MOST_LOGPROBS = 5, 20
 
 
@@ -116,7 +116,7 @@ def generation_config(body: Document, model: str) -> Document:
 
 
 def service_tier(body: Document) -> str | None:
-    """Gemini's name of the tier; None for its usual one."""
+    """Gemini's name of the tier; None for its default."""
     reason = "Gemini has no other tiers"
     return _TIERS[only(body.get("service_tier", "auto"), _TIERS, "service_tier", reason)]
 

@@ -1,7 +1,7 @@
 """The growing items of a response, and the event for each change. Pure.
 
-Only the last item is open: further text of its kind continues it, anything else closes it. So the items do not depend
-on how the answer was cut into pieces.
+Only the last item is open: further text of its kind extends it, anything else closes it. So the items do not depend on
+how the answer was cut into pieces.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ type Status = Literal["completed", "incomplete"]
 
 class Items:
     """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
-    event. `new_id` makes an id from a prefix such as `msg`. `of_thoughts`: further members of the items of thoughts,
-    once they are complete."""
+    event. `new_id` makes an id from a prefix such as `msg`. `of_thoughts`: further members of complete items of
+    thoughts."""
 
     def __init__(
         self, emit: Callable[[str, Document], None], new_id: Callable[[str], str], of_thoughts: Document | None = None
@@ -59,7 +59,7 @@ class Items:
 
     @property
     def open_text(self) -> str | None:
-        """The text of the message that is open; None if none is."""
+        """The text of the open message, if any."""
         return "".join(self._texts) if self._open == "message" else None
 
     def annotate(self, annotations: Sequence[Document]) -> None:
@@ -74,7 +74,7 @@ class Items:
             self._annotations.append(annotation)
 
     def search(self, action: Document) -> None:
-        """Add a complete web search. `action`: its queries, and its sources if they are asked for."""
+        """Add a complete web search. `action`: its queries, and its sources if requested."""
         self.close()
         item: Document = {"id": self._new_id("ws"), "type": "web_search_call", "action": action}
         self._add(item | {"status": "in_progress"})
@@ -83,7 +83,7 @@ class Items:
         self._finish(item | {"status": "completed"})
 
     def carried(self, sealed: str) -> None:
-        """Add a reasoning item without words, for the client to carry."""
+        """Add a reasoning item without text, for the client to carry."""
         self.close()
         item = {"type": "reasoning", "id": self._new_id("rs"), "summary": [], "encrypted_content": sealed}
         self._add(item | {"status": "in_progress"})
@@ -128,7 +128,7 @@ def _output_text(text: str, logprobs: Sequence[Document] = (), annotations: Sequ
 
 
 def _of_event(logprobs: Sequence[Document]) -> list[Document]:
-    """Events have no bytes of tokens."""
+    """Without the bytes of tokens, which events do not have."""
     return [
         {**_without_bytes(one), "top_logprobs": [_without_bytes(other) for other in one["top_logprobs"]]}
         for one in logprobs

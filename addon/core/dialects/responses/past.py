@@ -1,8 +1,9 @@
 """Converts input items to the Contents that a request adds to a history.
 
-`StoredCalls` holds what the conversion needs from the store. The Contents keep Gemini's order: the calls of one step
-are in one Content, as the model made them; their responses follow in call order, before anything else of the next turn.
-Calls of a step may be *hidden*: the client gets calls one by one and does not know the hidden ones yet. Pure."""
+`StoredCalls` holds the data that the conversion needs from the store. The Contents keep Gemini's order: the calls of
+one step are in one Content, as the model made them; their responses follow in call order, before anything else of the
+next turn. Calls of a step may be *hidden*: the client gets calls one by one and does not know the hidden ones yet.
+Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +23,13 @@ _GEMINI_3 = (3, 0)
 class StoredCalls:
     """The stored calls of a request and of the history that the request continues.
 
-    `calls`: call id → the functionCall Part as the model sent it. `steps`: call id → a value that is equal for the
-    calls of one step (such as their response's id), for clients that send parallel calls one after the other.
-    `waiting`: the calls of the history's last turn, in order. `responses`: call id → the functionResponse Part of each
-    waiting call that already has its result. `hidden`: the waiting calls that the client did not get yet. `step`: the
-    calls, in order, of the step that ends the input, if calls are given out one by one. `has_history`: whether there is
-    a history. `asked`: what the user last said before the waiting calls. `answered`: call id → the functionResponses in
-    the history that may be the result of an earlier call."""
+    `calls`: call id → the functionCall Part as the model sent it. `steps`: call id → a value shared by the calls of one
+    step (such as their response's id), for clients that send parallel calls one after the other. `waiting`: the calls
+    of the history's last turn, in order. `responses`: call id → the functionResponse Part of each waiting call that
+    already has its result. `hidden`: the waiting calls that the client has not received yet. `step`: the calls, in
+    order, of the step that ends the input, if calls are given out one by one. `has_history`: whether a history exists.
+    `asked`: the user's last message before the waiting calls. `answered`: call id → the functionResponses in the
+    history that may be the result of an earlier call."""
 
     calls: Mapping[str, Part] = field(default_factory=dict)
     steps: Mapping[str, object] = field(default_factory=dict)
@@ -79,7 +80,7 @@ def add_items(items: Sequence[Item], past: StoredCalls, model: str, carried: Car
 
 
 def _without_answered(items: Sequence[Item], past: StoredCalls, model: str) -> Sequence[Item]:
-    """The items without outputs that the history has: some clients send all outputs since the question again."""
+    """The items without outputs that the history already has: some clients resend all outputs since the question."""
     left: list[Item] = []
     for item in items:
         if not isinstance(item, CallOutput) or item.call_id not in past.answered:
@@ -95,7 +96,7 @@ def _differs(output: CallOutput) -> Invalid:
 
 
 def _without_question(items: Sequence[Item], past: StoredCalls) -> Sequence[Item]:
-    """The items without the question that led to the waiting calls: some clients send it again with the outputs."""
+    """The items without the question that led to the waiting calls: some clients resend it with the outputs."""
     parts: list[Part] = []
     for at, item in enumerate(items):
         if not isinstance(item, Message):
@@ -189,7 +190,7 @@ class _Builder:
             raise bad(item.at, "is the first item; a function call must follow a user's message")
         known = self.past.calls.get(item.call_id) or self.carried.call(item.call_id, item.name, item.args)
         part = known or {"functionCall": {"name": item.name, "args": item.args}}
-        # Gemini refuses a step whose first call has no signature. A call that it did not make has none.
+        # Gemini refuses a step without a signature on its first call. A call that Gemini did not make has none.
         signed = self.calls or get(part, "thoughtSignature") is not None or is_before(generation(self.model), _GEMINI_3)
         self.parts.append(part if signed else {**part, "thoughtSignature": DUMMY_SIGNATURE})
         self.calls.append(item)
@@ -238,7 +239,7 @@ class _Builder:
         return AddedContents(self.contents, [])
 
     def _end_with_hidden(self, hidden: list[str]) -> AddedContents:
-        """End an input whose last step has calls that the client does not know."""
+        """End an input whose last step has hidden calls."""
         missing = [*self.missing, *(call.call_id for call in self.calls if call.call_id not in self.outputs)]
         if missing:
             raise _no_output(missing)

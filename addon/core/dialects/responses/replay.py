@@ -1,15 +1,15 @@
-"""A finished Response object → the events of a stream that ends with it. Pure."""
+"""Converts a finished Response object to the events of a stream that ends with it. Pure."""
 
 from addon.core.dialects.responses.output import Items
 from addon.core.dialects.responses.translator import ENDS, Event
 from addon.core.framing.documents import Document
 
 _UNKNOWN_YET = ("completed_at", "error", "incomplete_details", "usage")
-"""What a Response object does not say before its end."""
+"""Members that a Response object does not have before its end."""
 
 
 def events_of(response: Document) -> list[Event]:
-    """As a `Translator` gives them, each item in one piece."""
+    """The events as from a `Translator`, with each item in one piece."""
     events: list[Event] = []
 
     def emit(kind: str, members: Document) -> None:

@@ -1,7 +1,7 @@
 """Parses a Responses API request: the fields for the Gemini request, and the fields that the response repeats.
 
-`read_request` checks the whole body and raises Invalid for the first field that is wrong or not supported. No field is
-ignored silently: unknown fields are refused. Pure: the body is never changed.
+`read_request` checks the whole body and raises Invalid for the first field that is wrong or not supported. Unknown
+fields are refused, never ignored. Pure: the body is never changed.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ FIELDS = (*_READ, *options.LABELS, *options.NEUTRAL)
 """All known fields of a request. Some values of them are not supported."""
 
 _SAMPLING = {"temperature": 1.0, "top_p": 0.95, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-"""What Gemini uses for a setting that a request leaves out."""
+"""Gemini's defaults for settings that a request leaves out."""
 _MAX_ID = 256
 _MOST_LEFT_OUT = 64
 
@@ -59,14 +59,12 @@ _MOST_LEFT_OUT = 64
 class ResponsesRequest:
     """A valid request. `raw_input`: its input, unchanged.
 
-    `tools`: its tools as Gemini's; None if it has none, then those of its conversation apply. `parallel`: whether the
-    calls of a step may be given out together; None if not set. `conversation`: its name. `background`: whether
-    the client does not wait for the response. `echo`: the members of a
-    Response object that repeat the request. `shows_thoughts`: whether thoughts are shown. `carries_signatures`: whether
-    the response gives the client the model's signatures, sealed. `shows_sources`: whether a web search is shown with
-    its sources. `truncates`: whether the oldest turns may be left out of a history that is too long. `max_tool_calls`:
-    of the session's tools. `verbosity`: in words for the model. `service_tier`: Gemini's name of it, if it is not the
-    usual one.
+    `tools`: its tools as Gemini's; None if it has none, so that its conversation's apply. `parallel`: whether the calls
+    of a step may be given out together; None if not set. `conversation`: its name. `background`: the client does not
+    wait for the response. `echo`: the members of a Response object that repeat the request. `shows_thoughts`: show
+    thoughts. `carries_signatures`: give the client the model's signatures, sealed. `shows_sources`: show a web search
+    with its sources. `truncates`: the oldest turns of a history that is too long may be left out. `max_tool_calls`: of
+    the session's tools. `verbosity`: in words for the model. `service_tier`: Gemini's name of it, None for the default.
     """
 
     model: str
@@ -111,8 +109,8 @@ class ResponsesRequest:
         return replace(self, input=self.input.behind(read_items(items, where, unseal)), generation_config=config)
 
     def system_instruction(self, earlier: Sequence[Part] = ()) -> Document | None:
-        """`instructions`, then the system and developer messages of the earlier requests of the history (their
-        `input.system`) and of this request, then how long the answer is to be."""
+        """`instructions`, then the system and developer messages of the history's earlier requests (their
+        `input.system`) and of this request, then the desired length of the answer."""
         first: list[Part] = [{"text": self.instructions}] if self.instructions else []
         last: list[Part] = [{"text": self.verbosity}] if self.verbosity else []
         parts = [*first, *earlier, *self.input.system, *last]
@@ -125,7 +123,7 @@ class ResponsesRequest:
 
 
 def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequest:
-    """The body of a request, as decoded JSON. Raises Invalid."""
+    """Reads a request's body, as decoded JSON. Raises Invalid."""
     given = {key: value for key, value in body_object(body).items() if value is not None}
     for key in given:
         if key not in FIELDS:
@@ -187,8 +185,7 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
 
 
 def read_leniently(body: object, unseal: Unseal = nothing_sealed) -> tuple[ResponsesRequest, list[str]]:
-    """The request without the members that are not supported, and their positions. Raises Invalid for what is
-    wrong."""
+    """The request without its unsupported members, and their positions. Raises Invalid for other errors."""
     left_out: list[Path] = []
     while True:
         try:
@@ -219,7 +216,7 @@ def _conversation(given: Document) -> str | None:
 
 
 def _echo(given: Document, conversation: str | None) -> Document:
-    """All members of a Response object that repeat the request, with the defaults for those it does not set."""
+    """All members of a Response object that repeat the request, with defaults for those not set."""
     text, reasoning = given.get("text", {}), given.get("reasoning", {})
     return {
         "background": given.get("background", False),

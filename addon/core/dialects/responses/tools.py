@@ -1,7 +1,7 @@
 """Converts the tools and the tool choice of a Responses API request to Gemini's form, and back.
 
 `tool_forms` defines the forms of tools. The front door accepts functions, without rules for running calls, because
-these tools are the client's own, and a web search, which Gemini does itself. Pure.
+these tools are the client's own, and a web search, which Gemini runs itself. Pure.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def read_tools(tools: object, model: str) -> list[Document]:
 
 
 def _check_search(tool: Document, at: str) -> None:
-    """Gemini decides itself how and where it searches."""
+    """Refuses settings of a search, because Gemini decides how and where it searches."""
     given = fields(tool, ("type", *_SEARCH_DEFAULTS, "filters", "user_location"), at)
     for key, default in _SEARCH_DEFAULTS.items():
         if given.get(key, default) != default:
@@ -88,7 +88,7 @@ def tool_config(choice: object, tools: Sequence[Document], model: str) -> Docume
         except BadTool as error:
             raise bad(error.field, error.message) from None
     if names and SEARCH in tools and not is_before(generation(model), _GEMINI_3):
-        return {**(config or {}), "includeServerSideToolInvocations": True}  # Gemini 3 takes both only with this
+        return {**(config or {}), "includeServerSideToolInvocations": True}  # Gemini 3 takes both only with this flag
     return config
 
 
@@ -113,7 +113,7 @@ def _shown_search(tool: Document) -> Document:
 
 
 def shown_choice(choice: Any) -> Any:
-    """A `tool_choice` as the response shows it. The nested form of chat completions is made flat."""
+    """A `tool_choice` as the response shows it, with the nested form of chat completions flattened."""
     choice = _flat(choice, "allowed_tools")
     if isinstance(choice, dict) and isinstance(chosen := choice.get("tools"), list):
         return {**choice, "mode": choice.get("mode") or "auto", "tools": [_flat(tool, "function") for tool in chosen]}
@@ -126,7 +126,7 @@ def _flat(choice: Any, nested: str) -> Any:
 
 
 def conversation_tools(tools: Sequence[Document]) -> list[Document]:
-    """Gemini's tools in the form of a response's tools, for the tools of its conversation."""
+    """Gemini's tools in the form of a response's tools, for a conversation's tools."""
     declared = [one for tool in tools for one in tool.get("functionDeclarations", ())]
     functions = [{**declaration, "parameters": _json_schema(declaration)} for declaration in declared]
     return shown_tools([*functions, *([{"type": "web_search"}] if SEARCH in tools else [])])

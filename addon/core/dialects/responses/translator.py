@@ -54,9 +54,9 @@ class Translator:
         seal: Callable[[str], str] | None = None,
     ) -> None:
         """`new_id`: makes an id from a prefix (`msg`, `rs`, `fc`, `call`), followed by an underscore. `now`: seconds
-        since the epoch. `tools`: the tools to show if the conversation's apply, not the request's. `one_by_one`: of
-        several calls only the first is shown; the others get ids and are shown later. `seal`: seals what the client
-        carries, if it asks for that."""
+        since the epoch. `tools`: the tools to show if the conversation's apply, not the request's. `one_by_one`: show
+        only the first of several calls; the others get ids and are shown later. `seal`: seals the content that the
+        client carries, if it requested that."""
         self.status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
         self.calls: dict[str, Document] = {}
         self._echo = (
@@ -85,20 +85,21 @@ class Translator:
         self._sequence = 0
         self._events: list[Event] = []
         self._seal = seal if request.carries_signatures else None
-        # Clients leave out a reasoning item without sealed content, with a warning.
+        # Clients drop a reasoning item without sealed content, with a warning.
         sealed = {} if self._seal is None else {"encrypted_content": self._seal("{}")}
         self._items = Items(self._emit, new_id, sealed)
 
     @property
     def content(self) -> Document | None:
         """The model's Content for the history, with signatures, without thoughts. None if it is empty. If all parts are
-        thoughts, a filler stands for them: the turn may have calls that the caller does not see."""
+        thoughts, a filler replaces them, because the turn may have calls that the caller does not see."""
         parts = self._candidate.true_parts or ([FILLER] if self._has_parts and self._finish in _UNFILTERED else [])
         return {"role": "model", "parts": parts} if parts else None
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the answer was ended for what it, or the prompt, says: asked again, it would be again."""
+        """Whether the answer was ended because of its own or the prompt's content, so that a retry would end the same
+        way."""
         return self._reason == "content_filter"
 
     def start(self) -> list[Event]:
@@ -123,8 +124,8 @@ class Translator:
         return self._take_events()
 
     def repeat_calls(self, calls: Mapping[str, Document]) -> list[Event]:
-        """Give out calls again that still wait for outputs, under their ids. The model is not asked, so `end` may
-        follow at once. `calls`: call id → the functionCall Part."""
+        """Give out calls again, under their ids, that still wait for outputs. The model is not asked, so `end` may
+        follow immediately. `calls`: call id → the functionCall Part."""
         for call_id, part in calls.items():
             self._give_out(call_id, part)
         self._finish = "STOP"
@@ -156,7 +157,7 @@ class Translator:
         return self._ended()
 
     def document(self) -> Document:
-        """The Response object as it is now."""
+        """The Response object in its current state."""
         return {
             "id": self._response_id,
             "object": "response",
@@ -288,7 +289,7 @@ def _logprob(candidate: Document) -> Document:
 
 
 def _tier(usage: Document) -> str:
-    """The tier that Gemini says it has used, in lower case; "" if it says none that OpenAI has."""
+    """The tier that Gemini reports, in lower case; "" if OpenAI has no such tier, or none is reported."""
     tier = str(get(usage, "serviceTier") or "").lower()
     return tier if tier in _TIERS else ""
 

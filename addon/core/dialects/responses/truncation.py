@@ -8,11 +8,11 @@ from addon.core.history.calls import has_user_content, responses_in
 
 _TOO_LONG = re.compile(r"token count\D{0,20}(\d+)\D{1,60}maximum number of tokens\D{0,40}(\d+)", re.IGNORECASE)
 _MARGIN = 0.9
-"""Tokens are not spread evenly over the bytes."""
+"""A margin, because tokens are not spread evenly over the bytes."""
 
 
 def too_long(message: str) -> float | None:
-    """The part of the tokens that fit, if a message of Gemini's says that there are too many."""
+    """The share of the tokens that fit, if this is Gemini's message about too many tokens."""
     if (found := _TOO_LONG.search(message)) is None:
         return None
     given, most = int(found[1]), int(found[2])
@@ -20,8 +20,8 @@ def too_long(message: str) -> float | None:
 
 
 def shortened(contents: Sequence[Document], part: float) -> list[Document] | None:
-    """The last turns, of which at most this part of the bytes is left, or those after the last message of the user if
-    they are longer. None if nothing can be left out: a history begins with a message of the user."""
+    """The last turns, with at most this share of the bytes, or from the user's last message on if that is more. None if
+    nothing can be left out: a history must begin with a message of the user."""
     starts = [at for at, content in enumerate(contents) if at and _is_message(content)]
     sizes = [len(encode(content)) for content in contents]
     most = sum(sizes) * part * _MARGIN
@@ -30,5 +30,5 @@ def shortened(contents: Sequence[Document], part: float) -> list[Document] | Non
 
 
 def _is_message(content: Document) -> bool:
-    """Whether this is the user's own, without results of calls, which need their calls before them."""
+    """Whether this is a user's message without results of calls, which would need their calls before them."""
     return content.get("role") != "model" and has_user_content([content]) and not responses_in([content])
