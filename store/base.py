@@ -183,9 +183,9 @@ class Store(Calls, Responses):
     """The clock for leases, and the reference for the wall clock."""
     durability: Durability = "power"
     read_only: bool = False
+    """Opened for reading only: writes raise StoreUnavailable."""
     indexes_calls: bool = True
     """Whether `calls` finds those of a tool, and those that ended, without looking at others."""
-    """Opened for reading only: writes raise StoreUnavailable."""
     secret: bytes
     """32 random bytes, created with the store and kept for its lifetime: the key of digests. Set once it is open."""
     epoch: str
