@@ -20,8 +20,8 @@ _UNFILTERED = ("STOP", "MAX_TOKENS")
 
 
 class AnswerCollector:
-    """Takes all response documents of an answer. `finished`: the last one has come. `may_be_empty`: it ended for no
-    reason that lies in what it, or the prompt, says, so the turn is one even if it has no part."""
+    """Takes all response documents of an answer. `finished`: the last one has arrived. `may_be_empty`: it ended
+    without being filtered, so it counts as a turn even without parts."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -71,7 +71,7 @@ def merge_documents(documents: Sequence[Document]) -> Document:
 
 
 def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:
-    """A GenerateContentResponse with the calls that still have no response. Made without a request upstream."""
+    """A GenerateContentResponse with the calls that have no response yet, made without a request upstream."""
     answer = text_answer("", model.rpartition("/")[2], response_id)
     answer["candidates"][0]["content"]["parts"] = parts
     return answer

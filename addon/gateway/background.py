@@ -1,7 +1,7 @@
 """Responses that are made in the background: clients poll them, follow their events, and cancel them.
 
-While a response is made, its marker is in the store. So every proxy of the store knows of it, and a response whose
-proxy has ended fails. Its events are in the memory of the process that makes it.
+While a response is made, its marker is in the store, so that all proxies of the store know it. If its proxy ends, the
+response fails. Its events are in the memory of the process that makes it.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ MAX_EVENTS = 8 * 1024 * 1024
 
 _MARKER = "response.background"
 _LOOK = 1.0
-"""Seconds between two looks whether another proxy has cancelled a response."""
+"""Seconds between two checks for a cancellation by another proxy."""
 _PATIENCE = 30.0
-"""Seconds within which a cancelled response ends, and within which a failing store takes a final state."""
+"""Seconds to wait for the end of a cancelled response, and for a failing store to accept a final state."""
 _WINDOW = 2 * LONGEST
 
 
 class Run:
-    """A response that this process makes or has made. `response`: as it is now. `over` is set when its final state is
-    in the store, or the store does not take it. `is_kept`: it is there, so the store alone knows whether the response
-    was deleted since."""
+    """A response that this process makes or has made. `response`: its present state. `over` is set when the final state
+    is in the store, or the store does not accept it. `is_kept`: the final state was stored; only the store knows
+    whether it was deleted since."""
 
     def __init__(self, session: str, previous: str | None, response: Document) -> None:
         self.session = session
@@ -78,12 +78,12 @@ class Run:
         self.take([{"type": "response.failed", "sequence_number": number, "response": self.response}])
 
     def notify(self) -> None:
-        """Wake those who follow the events."""
+        """Wake all followers of the events."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     async def follow(self, after: int = -1) -> AsyncGenerator[bytes]:
-        """The events with higher numbers, as they are sent, until the response is final."""
+        """The events after this number, in the form that is sent, until the response is final."""
         place = after + 1
         while True:
             news = self._news
@@ -100,7 +100,7 @@ class Run:
                     yield KEEP_ALIVE
 
     def check_kept(self, after: int) -> None:
-        """Raises Problem (400) if events with higher numbers are missing."""
+        """Raises Problem (400) if events after this number are missing."""
         last = self._gone + len(self._events) - 1
         if not self._gone - 1 <= after <= last:
             words = f"starting_after: is {after}; it must be from {self._gone - 1} to {last}, the events that are kept"
@@ -154,8 +154,7 @@ class BackgroundResponses:
         tasks.spawn(self._make(api, run, events, handover), name=f"background {run.response_id}")
 
     async def response(self, session: str, response_id: str) -> Document | None:
-        """A response as it is now, if it is or was made in the background and its final state was never in the
-        store."""
+        """The present state of a response that is or was made in the background, unless its final state was stored."""
         run = self.run(session, response_id)
         if run is not None and run.is_kept:
             return None
@@ -194,7 +193,7 @@ class BackgroundResponses:
                     run.cancelled.set()
                     await run.over.wait()
                     return
-                with suppress(UnknownResponse):  # its end
+                with suppress(UnknownResponse):  # it has just ended
                     await self.store.delete_response(session, _marker(response_id))
                     await self.store.sync()
                 while not await self._is_kept(session, response_id):  # noqa: ASYNC110 - another process keeps it
@@ -248,7 +247,7 @@ class BackgroundResponses:
                 continue
 
     async def _end(self, run: Run) -> None:
-        """Note the final state, as soon as the store takes it."""
+        """Store the final state, as soon as the store accepts it."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 while True:
@@ -267,8 +266,8 @@ class BackgroundResponses:
             del self._runs[key]
 
     async def _keep(self, session: str, previous: str | None, response: Document) -> None:
-        """Store a final state, unless it is in the store, and delete the marker. `previous`: what a response that
-        continues this one continues in its place."""
+        """Store a final state, unless it was stored before, and delete the marker. `previous`: the response that this
+        one continues. A response that continues this one gets its history from there."""
         response_id = str(response["id"])
         if not await self._is_kept(session, response_id):
             record = Response(
@@ -303,5 +302,5 @@ def _marker(response_id: str) -> str:
 
 
 def _key(response_id: str) -> bytes:
-    """The key of the answer that stands for a response whose proxy has ended."""
+    """The key of the answer that replaces the response if its proxy ends."""
     return hashlib.blake2b(_marker(response_id).encode(), digest_size=16).digest()

@@ -39,7 +39,7 @@ def caller_of(request: HTTPConnection, session: str, key: str) -> Caller:
     key = request.headers.get(KEY_HEADER, "").strip() or key
     if not key:
         raise Problem(401, _NO_KEY, code="invalid_api_key")
-    if not (key.isascii() and key.isprintable()):  # refused here, because the HTTP client's error would show the key
+    if not (key.isascii() and key.isprintable()):  # the HTTP client's error would contain the key
         raise Problem(401, _BAD_KEY, code="invalid_api_key")
     client = request.client
     address = (client.host, client.port) if client else ("127.0.0.1", 0)

@@ -1,7 +1,7 @@
-"""Signatures of calls for clients of chat completions that do not give them back.
+"""Signatures of calls for clients of chat completions that do not send them back.
 
 Gemini's endpoint puts the signature of a call into a member that OpenAI's protocol does not have (`extra_content`), and
-refuses the call without it. Most clients drop the member, so the door stores the signatures that it gives out.
+refuses the call without it. Most clients drop the member, so the door stores the signatures that it sends.
 """
 
 import logging
@@ -62,7 +62,7 @@ class SignatureKeeper:
         self._heads: dict[object, Document] = {}  # the first delta of each call, by its index
 
     async def take(self, piece: bytes, *, is_stream: bool) -> None:
-        """Never raises: without its signature the call is refused later, or gets the dummy."""
+        """Never raises: a call without its signature gets the dummy, or is refused later."""
         calls: dict[str, Document] = {}
         if is_stream:
             for event in self._decoder.feed(piece):
@@ -99,7 +99,7 @@ class SignatureKeeper:
         for choice in objects(document.get("choices") if isinstance(document, dict) else None):
             message = choice.get(member)
             for call in objects(message.get("tool_calls") if isinstance(message, dict) else None):
-                if member == "delta":  # a signature may come behind the id
+                if member == "delta":  # the signature may follow the id in a later delta
                     head = self._heads.setdefault(call.get("index"), call)
                     if call.get("id") and call["id"] != head.get("id"):
                         head = self._heads[call.get("index")] = call

@@ -1,6 +1,6 @@
-"""`/v1/chat/completions`, `/v1/embeddings` and `/v1/models`: what Gemini's own OpenAI-compatible endpoint has.
+"""`/v1/chat/completions`, `/v1/embeddings` and `/v1/models`, which Gemini's OpenAI-compatible endpoint serves.
 
-Chat completions are rewritten as those of any client of that endpoint are. The other two pass through.
+Chat completions are rewritten like those of any client of that endpoint. The other two pass through.
 """
 
 import time
@@ -41,7 +41,7 @@ _CHAT: Document = {
 }
 _EMBED: Document = {"model": "gemini-embedding-001", "input": ["The weather in Tokyo"]}
 _LISTS, _LIST_TTL = 64, 300.0
-"""How many lists of models are remembered, each for another key, and for how many seconds."""
+"""The number of cached lists of models, one for each key, and their lifetime in seconds."""
 
 
 class CompatibleRoutes(FrontDoor):
@@ -116,7 +116,7 @@ class CompatibleRoutes(FrontDoor):
     async def _described(
         self, api: ApiContext, request: Request, path: str, show: Callable[[bytes], bytes]
     ) -> Response:
-        """`show`: makes the body from the endpoint's."""
+        """`show` converts the endpoint's body."""
         caller, _, handover = await self.receive(request, api, f"/v1/{path}", has_body=False)
         key = xxhash.xxh3_128_digest(caller.key.encode()), path
         if (known := self._models.get(key)) is not None:
@@ -133,7 +133,7 @@ class CompatibleRoutes(FrontDoor):
     async def _passed_on(
         self, caller: Caller, method: str, path: str, body: bytes, show: Callable[[bytes], bytes] = lambda body: body
     ) -> Response:
-        """`show`: makes the body from the endpoint's."""
+        """`show` converts the endpoint's body."""
         try:
             status, answer = await self.engine.fetch(caller, self._address(caller, method, path), body)
             return _checked(status, answer, "application/json", show)
@@ -177,7 +177,7 @@ def _checked(status: int, body: bytes, media_type: str, show: Callable[[bytes], 
 
 
 def _with_aliases(body: bytes, aliases: Sequence[ModelAlias]) -> bytes:
-    """A list of models with the aliases behind them."""
+    """A list of models, followed by the aliases."""
     listed = _object(body) if aliases else {}
     if not aliases or listed is None:
         return body

@@ -1,7 +1,7 @@
-"""The items of a conversation: those of its responses, and those that were added to it by hand.
+"""The items of a conversation: those of its responses, and those that clients added to it.
 
-What is done by hand is a record of its own in the conversation's thread, without Contents: the items that it adds, and
-the ids of items that it removes. They become Contents with the next request of the conversation, before its input.
+A change by a client is a separate record in the conversation's thread, without Contents: the added items, and the ids
+of the removed ones. With the next request of the conversation they become Contents, before its input.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def all_items(store: Store, responses: Sequence[Response]) -> tuple[list[D
 
 
 async def items_behind(store: Store, responses: Sequence[Response]) -> list[Document]:
-    """The items that were added behind the last response of a thread. Raises UnknownResponse, StoreUnavailable."""
+    """The items that were added after the last response of a thread. Raises UnknownResponse, StoreUnavailable."""
     if not (count := _behind(responses)):
         return []
     items, _ = await all_items(store, responses[len(responses) - count :])
@@ -48,11 +48,11 @@ async def items_behind(store: Store, responses: Sequence[Response]) -> list[Docu
 
 
 def _behind(responses: Sequence[Response]) -> int:
-    """How many records at the end were made by hand."""
+    """The number of records at the end that only change items."""
     return next((at for at, one in enumerate(reversed(responses)) if one.contents), len(responses))
 
 
 async def _with_documents(store: Store, responses: Sequence[Response]) -> list[Response]:
-    """A thread is read without the documents of all but its last response."""
+    """A thread with all documents: it is read with the last one only."""
     read = (store.response(one.session, one.response_id) for one in responses[:-1])
     return [*await asyncio.gather(*read), *responses[-1:]]

@@ -151,7 +151,7 @@ class ConversationRoutes:
         return await self._show(session, conversation_id)
 
     async def _whole(self, session: str, body: Any, max_body: int) -> Any:
-        """The body with the items and the content that its items only refer to. Raises Invalid, Problem."""
+        """The body with the items and contents that it refers to. Raises Invalid, Problem."""
         given = await resolved(self._store, session, body, max_body, _ITEMS)
         return await with_files(given, self._download, max_body, _ITEMS)
 

@@ -20,13 +20,13 @@ logger = logging.getLogger("toolgraft")
 
 MAX_NAME = 256
 _MADE = re.compile(r"conv_[0-9a-f]{48}")
-"""The names that the proxy itself gives. A client's own name begins a conversation by its first use."""
+"""The form of the proxy's own names. A client's name creates a conversation by its first use."""
 
 
 class ConversationSettings(NamedTuple):
     """Stored with the history. `tools`: the client's own tools, as Gemini's Tools; None: it gave none. `system`: the
-    system texts. `one_by_one`: the client receives the calls of a step one at a time; None: all at once. `metadata`,
-    `created_at`: of the conversation, if `/v1/conversations` has begun or changed it."""
+    system texts. `one_by_one`: the client receives the calls of a step one at a time; None: all together. `metadata`,
+    `created_at`: of the conversation, if `/v1/conversations` has created or changed it."""
 
     tools: list[Document] | None = None
     system: list[Document] | None = None
@@ -41,10 +41,9 @@ class ConversationSettings(NamedTuple):
 
 class Conversation(NamedTuple):
     """`name`: None for a request that continues from a response by its id. `previous`: the id of the last response;
-    None if there is none, or if a connection alone knows the history. `contents`: the history so far. `turn_ids`: for
-    each of its model Contents the ledger's turn, "" if there is none, or none is known. `calls`: the calls of the last
-    model turn, by the ids that the client knows. `added`: items that were added to the conversation by hand since, and
-    belong before the next input."""
+    None if the history is empty, or known only to a connection. `contents`: the history so far. `turn_ids`: for each of
+    its model Contents the id of the ledger's turn, "" if none is known. `calls`: the calls of the last model turn, by
+    the ids that the client knows. `added`: items that clients added since, for the next request before its input."""
 
     session: str
     name: str | None = None
@@ -62,7 +61,7 @@ class Conversation(NamedTuple):
 
 
 class LocalHistory:
-    """The history of a connection's last response, if that response is not stored: the connection alone can continue
+    """The history of a connection's last response, if it is not stored, so that only this connection can continue
     it."""
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class LocalHistory:
         self._response_id, self._conversation = response_id, conversation
 
     def forget(self, response_id: str | None) -> None:
-        """If this is the response."""
+        """Forget the history if it is of this response."""
         if response_id == self._response_id:
             self._response_id, self._conversation = "", None
 
@@ -198,10 +197,10 @@ class Conversations:
         except StoreUnavailable as error:
             raise _not_kept(error) from error
 
-    # --- what is changed by hand ----------------------------------------------------------------------------------
+    # --- changes by clients ---------------------------------------------------------------------------------------
 
     async def begin(self, session: str, items: Sequence[Document], metadata: dict[str, str]) -> str:
-        """Begin a conversation with items as given. Returns its name. Raises Problem (503), NotDurable."""
+        """Create a conversation with these items. Returns its name. Raises Problem (503), NotDurable."""
         name = f"conv_{secrets.token_hex(24)}"
         settings = ConversationSettings(metadata=metadata, created_at=self.store.clock())
         await self.append(Conversation(session, name, settings=settings), items)
@@ -217,7 +216,7 @@ class Conversations:
         taken: Collection[str] = (),
     ) -> list[Document]:
         """Append to a named conversation, and wait until it is on disk. `removed`: ids of items. `taken`: ids that the
-        new items may not have. Returns the items as they are listed. Raises Problem (409, 503), NotDurable."""
+        new items may not have. Returns the items in the form of lists. Raises Problem (409, 503), NotDurable."""
         record_id, settings = new_response_id(), conversation.settings
         listed = stored_items(items, (), ItemIds(record_id), taken)
         document: Document = {"object": ADDED, INPUT: listed, **({"removed": list(removed)} if removed else {})}
@@ -257,14 +256,14 @@ class Conversations:
 
 
 def _not_kept(error: StoreUnavailable) -> Problem:
-    """Tools may have run, and the response may be in the store, or have been removed from it."""
+    """The error for a response that was not stored for certain, although tools may have run."""
     logger.warning("a response is not safely stored: %s", error)
     detail = "the response could not be safely stored: send the same request again"
     return Problem(503, detail)
 
 
 def _turn_ids(response: Response) -> list[str]:
-    """For each model Content of a response the ledger's turn: its answer's, which is the last of them."""
+    """For each model Content of a response the id of its turn: only the last one, the answer, has one."""
     count = sum(content.get("role") == "model" for content in response.contents)
     return [*[""] * (count - 1), response.turn_id] if count else []
 

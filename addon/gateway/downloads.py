@@ -1,7 +1,7 @@
-"""Images and files that a request names by their URLs: Gemini gets their content.
+"""Downloads the images and files that a request names by URLs, for Gemini.
 
-A client chooses the URL, and the proxy may reach more than the client. So only connections are made that `graft_egress`
-allows, by default to public addresses alone, without any credential.
+A client chooses the URL, and the proxy may reach hosts that the client cannot. So only connections that `graft_egress`
+allows are made, by default only to public addresses, and without credentials.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
 from addon.tools.egress import Egress, EgressRefused, EgressTransport
 
 _MOST, _AT_ONCE = 32, 4
-"""URLs of one request."""
+"""The most URLs of one request, and the most concurrent downloads."""
 _SECONDS = 30.0
 _TIMEOUT = httpx2.Timeout(_SECONDS, connect=10)
 _REDIRECTS = 3
@@ -36,7 +36,7 @@ _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream")
 
 
 class DownloadFailed(Exception):
-    """In words that follow a URL."""
+    """The message continues a sentence that begins with the URL."""
 
 
 class Downloaded(NamedTuple):
@@ -45,7 +45,7 @@ class Downloaded(NamedTuple):
 
 
 type Download = Callable[[str, int], Awaitable[Downloaded]]
-"""Fetches a URL, of at most so many bytes. Raises DownloadFailed."""
+"""Fetches a URL, up to a number of bytes. Raises DownloadFailed."""
 
 
 class Downloads:
@@ -79,13 +79,13 @@ class Downloads:
             raise DownloadFailed(f"took longer than {_SECONDS:.0f} seconds") from error
         except httpx2.TooManyRedirects as error:
             raise DownloadFailed(f"redirected more than {_REDIRECTS} times") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # its words may name what was found there
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # the message may quote data
             raise DownloadFailed("could not be fetched") from error
 
 
 async def with_files(body: Any, download: Download | None, most: int, member: str = "input") -> Any:
-    """The body of a request with the content of images and files in place of their URLs, as data URLs. `most`: bytes of
-    all of them. `member`: what holds the items. Raises Invalid."""
+    """The body of a request with data URLs in place of the URLs of images and files. `most`: bytes of all files
+    together. `member`: the member with the items. Raises Invalid."""
     found = list(_urls(body, member))
     if not found:
         return body
@@ -121,7 +121,7 @@ async def with_files(body: Any, download: Download | None, most: int, member: st
 
 class _Url(NamedTuple):
     """A URL in the part number `part` of an item's member (`content` or `output`). `items`: the body's member with the
-    item."""
+    items."""
 
     url: str
     items: str
@@ -174,7 +174,7 @@ async def _read(response: httpx2.Response, most: int) -> bytes:
 
 
 def _media_type(response: httpx2.Response, data: bytes) -> str:
-    """As the server says, else as the content or the name suggests."""
+    """The server's media type, else the one that the content or the name suggests."""
     given = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in _UNKNOWN and _MEDIA_TYPE.fullmatch(given):
         return str(given)

@@ -69,12 +69,12 @@ class Engine:
         stream: bool,
         max_tool_calls: int | None = None,
     ) -> AsyncGenerator[AsyncGenerator[Document]]:
-        """`turn_ids`: the ledger's turns that the first model Contents of the request are known to be, else "".
-        `max_tool_calls`: how many calls of the session's tools the answer may have.
-
-        The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
+        """The GenerateContentResponses of an answer: one, or those of a stream as they arrive. If the block is left
         early, for example because the client hangs up, the turn is cancelled. If it is left with an error, the answer
-        counts as not delivered. Raises TurnFailed, StoreUnavailable."""
+        counts as not delivered. Raises TurnFailed, StoreUnavailable.
+
+        `turn_ids`: the ledger's turns of the request's first model Contents, "" for an unknown one. `max_tool_calls`:
+        the most calls of the session's tools that the answer may have."""
         contents = with_dummy_signatures(request["contents"], model)
         sent = Sent(
             _target(model, stream=stream),
@@ -92,8 +92,8 @@ class Engine:
     async def relay(
         self, caller: Caller, model: str, sent: "Sent", handover: Handover, *, stream: bool
     ) -> AsyncGenerator[Output]:
-        """The answer as the upstream's surface writes it: its head, and then its bytes. If the block is left early or
-        with an error: as for `answer`. Raises TurnFailed, StoreUnavailable."""
+        """The answer in the format of the upstream's surface: its head, then its bytes. Leaving the block early or with
+        an error has the effects described at `answer`. Raises TurnFailed, StoreUnavailable."""
         async with self._reported(caller, model, handover, stream=stream) as turn:
             async with aclosing(self._output(caller, sent, handover, turn)) as output:
                 yield _noting_status(output, turn)
@@ -121,7 +121,7 @@ class Engine:
         return count
 
     async def fetch(self, caller: Caller, address: Address, body: bytes) -> tuple[int, bytes]:
-        """The status and body of an answer that has nothing to do with tools. Raises TurnFailed."""
+        """The status and body of the answer to a request without tools. Raises TurnFailed."""
         upstream = self._upstreams.upstream(caller, body, streams=False)
         try:
             async with upstream.send(address, body, max_bytes=self._grafter().settings.max_answer) as answer:
@@ -138,17 +138,17 @@ class Engine:
 
     @property
     def proxy_id(self) -> str | None:
-        """This proxy's; None if it has no lease."""
+        """This proxy's id; None if it has no lease."""
         return self._grafter().owners.proxy_id
 
     @property
     def base_url(self) -> str:
-        """The upstream's."""
+        """The upstream's base URL."""
         return self.settings.upstream
 
     @property
     def settings(self) -> Settings:
-        """The present ones: options may change."""
+        """The current settings: options may change."""
         return self._grafter().settings
 
     @asynccontextmanager
@@ -176,7 +176,7 @@ class Engine:
         return Handover(store, caller.session, keys.request(sent), grafter.owners, settings.retry_window)
 
     async def _rewritten(self, incoming: Incoming, max_tool_calls: int | None) -> Outcome:
-        """What becomes of a request. Raises TurnFailed, StoreUnavailable."""
+        """The outcome of rewriting a request. Raises TurnFailed, StoreUnavailable."""
         grafter = self._grafter()
         try:
             config = await grafter.door_config(incoming.session)
@@ -209,7 +209,7 @@ class Engine:
 
 
 class Sent(NamedTuple):
-    """A request of a turn. `turn_ids`: the ledger's turns that Contents are known to be, by the Contents' places."""
+    """A request of a turn. `turn_ids`: the known ledger's turns of Contents, by the Contents' places."""
 
     target: Target
     address: Address
@@ -234,7 +234,7 @@ class Sent(NamedTuple):
 
 
 class _Turn:
-    """What is known of a turn while it lasts. `status`: the model's, or the proxy's own."""
+    """The state of a turn in progress. `status`: the model's, or the proxy's own."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary
@@ -257,7 +257,7 @@ def check_model(model: object) -> str:
 
 
 def _by_place(contents: Sequence[Document], turn_ids: Sequence[str]) -> dict[int, str]:
-    """The ids of the model Contents that have one, by their places among all Contents."""
+    """The known ids of the model Contents' turns, by the Contents' places."""
     places = (place for place, content in enumerate(contents) if content.get("role") == "model")
     return {place: turn_id for place, turn_id in zip(places, turn_ids, strict=False) if turn_id}
 

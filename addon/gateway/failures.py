@@ -25,7 +25,7 @@ _STATUSES = {
     504: "DEADLINE_EXCEEDED",
 }
 _WRONG = "invalid_value"
-"""OpenAI's code for a field that is wrong, if no other says more."""
+"""OpenAI's code for a wrong field, if no other fits better."""
 NO_FINISH = "toolgraft: the model's answer broke off: it has no finishReason"
 _LONGEST = 1000  # characters of an error that is not in Google's form
 
@@ -41,7 +41,7 @@ class TurnFailed(Exception):
 
     @classmethod
     def from_body(cls, code: int, body: bytes) -> Self:
-        """The failure that an upstream answer means. The body need not be JSON."""
+        """The failure for an upstream answer. The body need not be JSON."""
         try:
             document = decode(body)
         except Malformed:

@@ -25,7 +25,7 @@ LIST: Mapping[str, Document] = {
     "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
     "after": {"type": "string", "description": "An item's id."},
 }
-"""The query of lists of items."""
+"""The query parameters of lists of items."""
 _NO_QUERY: Mapping[str, Document] = {}
 _HEADERS = [
     {
@@ -44,10 +44,11 @@ _HEADERS = [
 
 
 class DoorRoute(Route):
-    """A route for callers who may ask. The endpoint gets the path's parameters by their names.
+    """A route for callers with the right `ask`. The endpoint gets the path's parameters by their names.
 
-    The rest is for the OpenAPI document, beside the endpoint's docstring. `example`: of a body; its fields are those of
-    the API that the front door implements, of which `required` are needed. `query`: parameters by their schemas."""
+    The other arguments, and the endpoint's docstring, are for the OpenAPI document. `example`: an example body, in the
+    format of the API that the front door implements; `required`: its required fields. `query`: parameters by their
+    schemas."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class DoorRoute(Route):
 
 
 def paths_of(routes: Sequence[BaseRoute]) -> dict[str, Document]:
-    """What the OpenAPI document says of the routes."""
+    """The routes' part of the OpenAPI document."""
     paths: dict[str, Document] = {}
     for route in routes:
         if isinstance(route, DoorRoute):
@@ -100,7 +101,7 @@ def paths_of(routes: Sequence[BaseRoute]) -> dict[str, Document]:
 
 class FrontDoor:
     """`key`: the Gemini API key for callers that send none. `download`: fetches files that a request names by URLs;
-    None if nothing does."""
+    None: not supported."""
 
     def __init__(
         self, engine: Engine, conversations: Conversations, key: str, download: Download | None = None
@@ -114,13 +115,14 @@ class FrontDoor:
     async def receive(
         self, request: Request, api: ApiContext, path: str, *, has_body: bool = True
     ) -> tuple[Caller, Any, Handover]:
-        """The caller, the body's JSON with its model's own name, and the handover of the answer. Raises Problem."""
+        """The caller, the body's JSON with the model's alias resolved, and the handover of the answer. Raises
+        Problem."""
         caller, body = caller_of(request, api.settings.session, self.key), await request.body()
         document = self.with_model(parse(body)) if has_body else None
         return caller, document, self.handover(request, caller, path, body)
 
     def with_model(self, body: Any) -> Any:
-        """The body with the model that its `model` stands for."""
+        """The body with an alias in `model` resolved."""
         if not isinstance(body, dict) or not isinstance(name := body.get("model"), str):
             return body
         return {**body, "model": self.engine.settings.model(name)}

@@ -12,8 +12,8 @@ from addon.web.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class GeminiRequest:
-    """`given`: the Contents of `input`. `more`: members of the request that go upstream unchanged. `tools` None: the
-    client gave none."""
+    """`given`: the Contents of `input`. `more`: members that go upstream unchanged. `tools` None: the client gave
+    none."""
 
     model: str
     given: list[Document]
@@ -40,7 +40,7 @@ _KNOWN = (
 
 
 def read(document: Any) -> GeminiRequest:
-    """Both spellings of a key are accepted, as Gemini does. Raises Problem (400)."""
+    """Accepts both spellings of a key, as Gemini does. Raises Problem (400)."""
     if not isinstance(document, dict):
         raise Problem(400, "the body must be a JSON object")
     fields: Document = {}

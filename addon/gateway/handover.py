@@ -1,7 +1,7 @@
 """Tracks whether an answer reached its client, and gives a retried request the stored answer if it did not.
 
-A stored answer is repeated unchanged, because a conversation must not get the turn twice. If nothing of an answer was
-stored, the retry continues its loop as for any client.
+A stored answer is repeated unchanged, because a conversation must not get the turn twice. If the answer was not stored,
+the retry continues its loop as for any client.
 """
 
 import logging
@@ -22,8 +22,8 @@ logger = logging.getLogger("toolgraft")
 
 
 class Handover:
-    """The handover of one answer. `key` identifies the request. Owners without a lease: nothing is stored for a retry.
-    `runners`: the loops that produce the answer."""
+    """The handover of one answer. `key` identifies the request. If `owners` has no lease, nothing is stored for a
+    retry. `runners`: the loops that produce the answer."""
 
     def __init__(self, store: Store, session: str, key: bytes, owners: Owners, window: float) -> None:
         self.runners: list[Runner] = []
@@ -46,17 +46,17 @@ class Handover:
             found = await self._store.take_answer(
                 self._session, self._key, window=self._window, proxy_id=self._proxy_id
             )
-        except TakeOverUnknown as error:  # this process may have the answer now, so that no other retry would find it
+        except TakeOverUnknown as error:  # this process may have taken the answer, so that no retry finds it
             give_back = partial(self._store.mark_not_handed_over, self._session, error.taken)
             self._owners.late_writes.add(f"{error.taken} given back", give_back)
             await self._owners.late_writes.wait(PATIENCE)
             raise
         if found is None:
             return None
-        self._response_id, answer = found  # from here on a failure leaves it to another retry
+        self._response_id, answer = found  # after a failure from here on, another retry can take it
         self._owners.late_writes.forget(_key(self._response_id, whole=False))
         response = await self._store.response(self._session, self._response_id)
-        if answer is None and (answer := response.document) is None:  # deleted in this moment
+        if answer is None and (answer := response.document) is None:  # just deleted
             self._response_id = None
             return None
         logger.info("session %s: a request was sent again and gets the stored answer", self._session)
@@ -73,12 +73,12 @@ class Handover:
 
     @property
     def turn_id(self) -> str:
-        """The id of the answer's turn in the ledger, if it has one, else ""."""
+        """The id of the answer's turn in the ledger, or ""."""
         return next((runner.first_turn for runner in self.runners if runner.first_turn), "")
 
     def undelivered(self, answer: Document | None) -> UndeliveredAnswer | None:
-        """The record that is stored with the response until the client has the answer. None: the response's document
-        has all of it."""
+        """The record that is stored with the response until the client has the answer. `answer` None: the response's
+        document contains all of it."""
         return None if self._proxy_id is None else UndeliveredAnswer(self._key, self._proxy_id, answer)
 
     def mark_stored(self, response_id: str) -> None:

@@ -1,6 +1,6 @@
 """Items that a client refers to by their ids, instead of sending them again.
 
-The id of an item that the proxy makes holds the id of its response, so no index is needed to find it.
+The id of an item that the proxy makes contains the id of its response, so no index is needed to find it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ INPUT = "input"
 _REFERENCE = dict.fromkeys(("type", "id")).keys()
 """The members of a reference."""
 _READ_AT_ONCE = 50
-"""Responses."""
+"""The number of responses that are read together."""
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]+")
 
 
@@ -37,7 +37,7 @@ class ItemIds:
 
 
 def repeated_id(response_id: str, place: int) -> str:
-    """The id that an input item has in its conversation, if the client gave it one that an earlier item has."""
+    """The id of an input item in its conversation, if the client's id for it belongs to an earlier item."""
     return f"item_{response_id.removeprefix('resp_')}{place:04x}"
 
 
@@ -47,8 +47,8 @@ def without_input(document: Document) -> Document:
 
 
 async def resolved(store: Store, session: str, body: Any, max_body: int, member: str = INPUT) -> Any:
-    """The body of a request with the items in place of the references to them; they count by `max_body` as if they were
-    in it. `member`: what holds the items. Raises Invalid, Problem (404, 413)."""
+    """The body of a request with references replaced by their items, which then count towards `max_body`. `member`: the
+    member with the items. Raises Invalid, Problem (404, 413)."""
     items = body.get(member) if isinstance(body, dict) else None
     if not isinstance(items, list):
         return body
@@ -73,7 +73,7 @@ async def resolved(store: Store, session: str, body: Any, max_body: int, member:
 
 
 async def _found(store: Store, session: str, item_ids: Sequence[object]) -> dict[str, Document]:
-    """All items, by their ids, of the responses that these items belong to."""
+    """All items, by id, of the responses to which these items belong."""
     matches = (_ITEM_ID.fullmatch(item_id) for item_id in item_ids if isinstance(item_id, str))
     response_ids = dict.fromkeys(f"resp_{match[1]}" for match in matches if match)
     found: dict[str, Document] = {}
@@ -89,5 +89,5 @@ async def _found(store: Store, session: str, item_ids: Sequence[object]) -> dict
             found.update((repeated_id(response_id, place), item) for place, item in enumerate(given))
         if len(responses) < len(some):
             return found  # the request is refused
-        await asyncio.sleep(0)  # the store may not wait for anything, and there may be many
+        await asyncio.sleep(0)  # the store may never suspend, and the references may be many
     return found

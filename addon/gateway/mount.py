@@ -22,7 +22,7 @@ from addon.web.extra_routes import ExtraRoutes
 from store.base import Store
 
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-"""Environment variables for the Gemini API key; the first that is set counts."""
+"""Environment variables for the Gemini API key, in the order of precedence."""
 
 
 def key_of(environ: Mapping[str, str]) -> str:

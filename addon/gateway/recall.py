@@ -34,7 +34,7 @@ async def stored_calls(store: Store, conversation: Conversation, parsed: Respons
 
 
 async def _given_one_by_one(store: Store, session: str, response_id: str) -> dict[str, Document]:
-    """The calls of a response if its step is given out one by one, else none."""
+    """The calls of a response, if the client receives them one by one; else empty."""
     try:
         response = await store.response(session, response_id)
     except UnknownResponse:
@@ -62,7 +62,7 @@ def _behind_last_step(contents: Sequence[Document]) -> Sequence[Document]:
 
 
 def _asked(contents: Sequence[Document]) -> list[Document]:
-    """What the user last said before the last model turn, as Parts."""
+    """The user's Parts before the last model turn."""
     for content in reversed(contents[: len(contents) - len(_behind_last_step(contents))]):
         parts = [part for part in parts_of(content) if get(part, "functionResponse") is None]
         if content.get("role") != "model" and parts:
@@ -73,7 +73,7 @@ def _asked(contents: Sequence[Document]) -> list[Document]:
 def _answered(
     conversation: Conversation, parsed: ResponsesRequest, given: Mapping[str, Document]
 ) -> dict[str, list[Document]]:
-    """The functionResponses in the history for calls whose outputs the request repeats alone, by the calls' ids."""
+    """The history's functionResponses for outputs that the request repeats without their calls, by the calls' ids."""
     made = {item.call_id for item in parsed.input.items if isinstance(item, FunctionCall)} | conversation.calls.keys()
     repeated = {
         item.call_id: given[item.call_id]

@@ -1,4 +1,4 @@
-"""Reads the bodies of `/v1/responses`: what they only refer to is put into them first."""
+"""Reads the bodies of `/v1/responses`, with the items and files that they refer to."""
 
 import dataclasses
 from typing import Any
@@ -28,7 +28,7 @@ class RequestReader:
         return read_compaction(whole, Sealing(self._door.store, session).unseal)
 
     async def _whole(self, session: str, body: Any) -> tuple[Any, Any]:
-        """The body with the items that it refers to, and the same with the content of files as well."""
+        """The body with the items that it refers to, and the same with the contents of files."""
         max_body = self._door.engine.settings.max_body
         given = await resolved(self._door.store, session, body, max_body)
         return given, await with_files(given, self._door.download, max_body)

@@ -1,7 +1,7 @@
-"""`/v1/responses` over a WebSocket: each message of the client is a request, and the events of its response come back.
+"""`/v1/responses` over a WebSocket: each message of the client is a request, answered with the events of its response.
 
-One response at a time; a connection that asks for more has them one after the other. The connection remembers its last
-response if that is not stored, and alone can continue it.
+Further requests wait for the current response. If the last response of a connection is not stored, only this connection
+can continue it.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from addon.web.problems import Problem, parse, refusal
 
 PATH = "/v1/responses"
 LONGEST = 3600.0
-"""Seconds that a connection lasts, as Open Responses has it."""
+"""Seconds that a connection may last, from Open Responses."""
 _MOST_WAITING = 8
-"""Messages of a client that wait for the response before them. It has no reason to send more."""
+"""The most messages of a client that wait for the current response."""
 _TYPE = "response.create"
 _NOT_HERE = ("stream", "stream_options", "background")
 _TRY_LATER, _POLICY = 1013, 1008
@@ -54,7 +54,7 @@ def socket_route(door: FrontDoor, turns: ResponseTurns) -> WebSocketRoute:
             await _Connection(door, turns, websocket, caller).run()
 
     class Endpoint:
-        """An ASGI application: starlette would otherwise wrap the function in a session of its own."""
+        """An ASGI application: Starlette would wrap a function in its own session."""
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             await serve(scope, receive, send)
@@ -75,7 +75,7 @@ class _Connection:
         self._arrived = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the client hangs up, the proxy stops, the token is revoked or the connection is too old."""
+        """Serve until the client hangs up, the proxy stops, the token is revoked or the connection is too old."""
         ends = [event.wait() for event in self._api.ends(access_of(self._websocket))]
         reader = tasks.spawn(self._read(), name="WebSocket")
         stops = [reader, *(tasks.spawn(end, name="an end") for end in ends)]
@@ -100,7 +100,7 @@ class _Connection:
             await tasks.cancel(*stops)
 
     async def _wait(self, task: asyncio.Task[Any], stops: list[asyncio.Task[Any]], timeout: float | None) -> None:
-        """Until the task or one of the others is done; then the task is cancelled."""
+        """Wait until the task, one of `stops` or the timeout is over, and cancel the task if it is not."""
         try:
             await asyncio.wait((task, *stops), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -36,16 +36,16 @@ from addon.gateway.upstream_factory import Caller
 type Events = list[Document]
 
 _COUNTED = ("contents", "tools", "toolConfig", "systemInstruction")
-"""The members of a request that have tokens."""
+"""The members of a request that count as tokens."""
 _MOST_CUTS = 4
-"""How often a request that is too long is sent again, shorter."""
+"""How often a request that is too long is shortened and sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
     """One request in progress. `request`: the Gemini request. `contents`: added to the history before the answer.
-    `owed`: calls that still have no output, by their ids; if there are any, nothing is sent to Gemini. `step`: all
-    calls of their step, if the request contains the step."""
+    `owed`: calls without an output, by their ids; unless empty, nothing is sent to Gemini. `step`: all calls of their
+    step, if the request contains the step."""
 
     conversation: Conversation
     parsed: ResponsesRequest
@@ -60,7 +60,7 @@ class _Turn:
     new_id: ItemIds
 
     def continued(self, contents: list[Document], calls: dict[str, Document]) -> Conversation:
-        """The history with this turn. `contents`: what the turn adds to it. `calls`: of the model in it."""
+        """The history with this turn, which adds these Contents. `calls`: the model's, in the turn."""
         before = self.conversation
         count = sum(content.get("role") == "model" for content in contents)
         turn_ids = [*before.turn_ids, *[""] * (count - 1), *([self.handover.turn_id] if count else [])]
@@ -96,8 +96,8 @@ class ResponseTurns:
         local: LocalHistory | None = None,
     ) -> AsyncGenerator[Events]:
         """The events of a response. The first comes when the request was accepted. The response is stored before the
-        last event, which contains the whole response. Without a stream, failures are raised (TurnFailed). `local`: of
-        the request's connection, where that can continue responses that are not stored."""
+        last event, which contains the whole response. Without a stream, failures are raised (TurnFailed). `local`: the
+        history of the request's connection, if it is a WebSocket."""
         with self.conversations.alone(caller.session, parsed.conversation):
             if (earlier := await handover.earlier_answer()) is not None:
                 yield events_of(earlier)
@@ -141,7 +141,7 @@ class ResponseTurns:
         return await self.engine.count_tokens(caller, parsed.model, members, turn_ids=conversation.turn_ids)
 
     def _with_added(self, conversation: Conversation, parsed: ResponsesRequest) -> ResponsesRequest:
-        """The request behind the items that were added to its conversation by hand. Raises Invalid."""
+        """The request, after the items that clients added to its conversation. Raises Invalid."""
         if not conversation.added:
             return parsed
         unseal = Sealing(self.store, conversation.session).unseal
@@ -149,8 +149,8 @@ class ResponseTurns:
 
     @asynccontextmanager
     async def _answer(self, caller: Caller, turn: _Turn) -> AsyncGenerator[AsyncIterator[Document]]:
-        """As `Engine.answer`. With `truncation: auto` the request is sent again without its oldest turns while Gemini
-        says that it is too long."""
+        """As `Engine.answer`. With `truncation: auto`, a request that is too long for Gemini is sent again without its
+        oldest turns."""
         contents, turn_ids = turn.request["contents"], list(turn.conversation.turn_ids)
         for left in range(_MOST_CUTS if turn.parsed.truncates else 0, -1, -1):
             accepted = False

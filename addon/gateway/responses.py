@@ -32,7 +32,7 @@ from store.models import Response as Record
 
 PATH = "/v1/responses"
 IGNORED = "x-graft-ignored"
-"""The header of an answer that lists what was left out of the request, with `graft_lenient`."""
+"""The header of an answer that lists ignored members of the request, with `graft_lenient`."""
 _LONGEST_NAME = 100
 _DIGITS = 10
 
@@ -157,7 +157,7 @@ class ResponsesRoutes(FrontDoor):
         run = self.background.run(session, response_id)
         if after is not None and run is not None:
             if run.is_kept:
-                await self._response(session, response_id)  # it may have been deleted
+                await self._response(session, response_id)  # raises if it was deleted
             run.check_kept(after)
             return Stream(run.follow(after), api)
         response = await self._visible(session, response_id)
@@ -193,7 +193,7 @@ class ResponsesRoutes(FrontDoor):
         that is being made in the background is cancelled first."""
         session = session_of(request, api.settings.session)
         if (await self._visible(session, response_id))["status"] == "in_progress":
-            await self.background.cancel(session, response_id)  # its end would be stored again
+            await self.background.cancel(session, response_id)  # otherwise its end is stored after the deletion
         await self._response(session, response_id)
         await self.store.delete_response(session, response_id)
         await self.store.sync()
@@ -203,7 +203,7 @@ class ResponsesRoutes(FrontDoor):
     async def _begin(
         self, api: ApiContext, caller: Caller, parsed: ResponsesRequest, handover: Handover, ignored: Sequence[str]
     ) -> Response:
-        """Begin a background response. Its failures are in its events, as of a stream."""
+        """Begin a background response. As in a stream, failures are events."""
         if api.draining or api.ending.is_set():
             raise ending_problem()
         headers = _headers(ignored)
@@ -213,7 +213,7 @@ class ResponsesRoutes(FrontDoor):
         except Invalid as error:
             return in_openai_s_words(error)
         response = first[-1]["response"]
-        if response["status"] != "in_progress":  # the answer to this request that did not reach the client
+        if response["status"] != "in_progress":  # an earlier answer to this request, which did not reach the client
             if parsed.stream:
                 return HandoverResponse(Stream(_framed(first, events), api, headers), handover)
             await events.aclose()
@@ -223,8 +223,8 @@ class ResponsesRoutes(FrontDoor):
         return Stream(run.follow(), api, headers) if parsed.stream else _json(run.response, headers)
 
     async def _visible(self, session: str, response_id: str) -> Document:
-        """The response as its client sees it now. Raises Problem (404)."""
-        for _ in range(2):  # it may end between the two looks
+        """The response in its present state. Raises Problem (404)."""
+        for _ in range(2):  # it may end between the two reads
             run = self.background.run(session, response_id)
             with suppress(Problem):
                 if run is None or run.over.is_set():
@@ -256,7 +256,7 @@ async def _answered(
     show: Callable[[Document], Document] = lambda response: response,
     ignored: Sequence[str] = (),
 ) -> Response:
-    """`show`: makes the body from the response, if it is not streamed. `ignored`: the members that were left out of the
+    """`show`: converts the response to the body, unless it is streamed. `ignored`: the ignored members of the
     request."""
     headers = _headers(ignored)
     try:
@@ -285,18 +285,18 @@ def _json(document: Document, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def _headers(ignored: Sequence[str]) -> Mapping[str, str]:
-    """The positions of what was left out. Their names are the client's, and may have any characters."""
+    """The header with the ignored members, whose names may have any characters."""
     listed = ", ".join(quote(one, safe="[]._-")[:_LONGEST_NAME] for one in ignored)
     return {IGNORED: listed} if ignored else {}
 
 
 def _events_after(request: Request) -> int | None:
-    """The number of the last event that the client has; -1: none of them; None: it asks for no events. Raises Problem
+    """The number of the last event that the client has; -1: none; None: it does not request events. Raises Problem
     (400)."""
     given = dict(request.query_params.multi_items())
     for name, value in request.query_params.multi_items():
         if name in ("include", "include[]") and value in INCLUDABLE:
-            continue  # a stored response has what its request asked for
+            continue  # a stored response contains everything that its request included
         if name == "stream" and value in ("true", "false"):
             continue
         if name == "starting_after" and given.get("stream") == "true":

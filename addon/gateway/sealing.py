@@ -1,7 +1,7 @@
-"""Texts that a client keeps and gives back, but cannot read or change: summaries and signatures.
+"""Texts that a client stores and sends back, but cannot read or change: summaries and signatures.
 
-The keys come from the store's secret and the session, so every proxy with the store can open them, for that session: a
-text that gets into the hands of another session's client stays closed.
+The keys come from the store's secret and the session. So every proxy with the store can open the texts, but only for
+that session.
 """
 
 import base64
@@ -21,7 +21,7 @@ class _HasSecret(Protocol):
 
 
 class Sealing:
-    """`store`: open before the first use. Each session and purpose has a key of its own."""
+    """`store` must be open before the first use. Each session and purpose has its own key."""
 
     def __init__(self, store: _HasSecret, session: str) -> None:
         self._store = store

@@ -22,8 +22,8 @@ _NOBODY = Response(status_code=499)
 async def answer_while_connected(
     request: Request, api: ApiContext, handover: Handover, work: Callable[[], Awaitable[Response]]
 ) -> Response:
-    """The result of `work`, which is cancelled if the client hangs up or the proxy stops. Raises Problem (503) if the
-    proxy is ending or about to, however the cancelled work failed: the client may ask again."""
+    """The result of `work`, which is cancelled if the client hangs up or the proxy stops. If the proxy is ending or
+    about to, raises Problem (503) instead of an error of the work, so that the client can try again."""
     if api.draining:
         raise ending_problem()
     answers: list[Response] = []
@@ -45,7 +45,7 @@ async def answer_while_connected(
 
 @contextmanager
 def counted(api: ApiContext) -> Iterator[None]:
-    """Counts a request in progress: a proxy that is about to end waits for those."""
+    """Counts a request in progress: before a proxy ends, it waits for these."""
     api.active_requests += 1
     try:
         yield
@@ -54,14 +54,14 @@ def counted(api: ApiContext) -> Iterator[None]:
 
 
 def ending_problem() -> Problem:
-    """The error for a client whose answer is cut off because the proxy stops."""
+    """The error for an answer that is cut off because the proxy stops."""
     return Problem(503, PROXY_ENDING)
 
 
 class Stream(Response):
-    """Server-sent events from a generator, which is closed at the end or when the client hangs up. An error that it
-    raises breaks the answer off. If the proxy stops (`api.ending` is set), the generator is cancelled and may yield a
-    last event with `ending_problem`."""
+    """Server-sent events from a generator, which is closed at the end or when the client hangs up. An error in the
+    generator breaks off the answer. If the proxy stops (`api.ending` is set), the generator is cancelled and may yield
+    a last event with `ending_problem`."""
 
     def __init__(
         self, events: AsyncGenerator[bytes], api: ApiContext, headers: Mapping[str, str] | None = None

@@ -6,8 +6,7 @@ from addon.loop.upstream import Upstream
 
 
 class Caller(NamedTuple):
-    """The session, the upstream API key, the caller's host and port if known, and what it calls
-    itself."""
+    """The session, the upstream API key, and if known the caller's host, port and User-Agent."""
 
     session: str
     key: str
