@@ -21,6 +21,5 @@ def raise_descriptor_limit() -> int:
 
 
 def control_connections(most: int, descriptors: int) -> int:
-    """The most connections for the control API: `graft_max_connections`, or an eighth of the descriptors if those are
-    few."""
+    """The most connections for the control API: `graft_max_connections`, or an eighth of few descriptors."""
     return min(most, max(descriptors // 8, 4))

@@ -103,7 +103,6 @@ class KeptRequests:
         return self._kept.get(request_id)
 
     def shrink(self) -> None:
-        """Drop the oldest until both limits hold."""
         while self._kept and (len(self._kept) > self.most or self.size > MOST_BYTES):
             self.size -= self._kept.popitem(last=False)[1].size
 

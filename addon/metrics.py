@@ -42,7 +42,6 @@ class Metrics(Collector):
         self._requests[surface, operation] += 1
 
     def count_captured(self, n: int = 1) -> None:
-        """Count stored calls of grafted tools."""
         self._calls["captured"] += n
 
     def count_ended(self, outcome: str) -> None:
@@ -50,7 +49,6 @@ class Metrics(Collector):
         self._calls[outcome] += 1
 
     def count_loop(self, outcome: str, rounds: int) -> None:
-        """Count a finished loop and its upstream requests."""
         self._loops[outcome] += 1
         self._rounds += rounds
 

@@ -81,8 +81,7 @@ class RecentRequests:
         entry.version = self.version
 
     def records(self, since: int = -1) -> list[dict[str, Any]]:
-        """Newest first; see `addon.control.routes.requests`. Leaves out requests that ended up to the version
-        `since`."""
+        """Newest first, see `addon.control.routes.requests`, without those that ended up to the version `since`."""
         now = time.monotonic()
         ended = (entry for entry in self._ended if entry.version > since)
         entries = sorted([*ended, *self._running.values()], key=lambda one: one.began, reverse=True)

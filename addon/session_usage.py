@@ -42,7 +42,6 @@ class SessionUsage:
         self._by_session: OrderedDict[str, Usage] = OrderedDict()
 
     def count(self, summary: Summary) -> None:
-        """Count an ended request."""
         summary.count_end()
         now = time.time()
         usage = self._by_session.get(summary.session)

@@ -42,8 +42,7 @@ def redacted(value: object) -> str:
 
 
 MODELS_ONLY = "~models"
-"""Suffix of the user name in the proxy's URL: decrypt only connections to models' hosts. No session name can contain
-it."""
+"""Suffix of the user name in the proxy's URL: decrypt only connections to models. No session name can contain it."""
 
 
 def proxy_user(text: str) -> tuple[str, bool]:

@@ -39,8 +39,8 @@ def request_lines(request: Document) -> Iterator[str]:
 
 
 def answer_lines(responses: Sequence[Document]) -> Iterator[str]:
-    """Lines for a GenerateContentResponse, or for all events of a stream. Raises ValueError if the documents hold no
-    answer and no error."""
+    """Lines for a GenerateContentResponse, or for all events of a stream. Raises ValueError without an answer or
+    error."""
     contents: dict[Any, list[Document]] = {}
     ends: dict[Any, str] = {}
     usage: Document = {}

@@ -1,5 +1,4 @@
-"""Compares two texts as a unified diff. The time grows with the square of the changed lines, so their number is
-limited."""
+"""Compares two texts as a unified diff. The time grows with the square of the changed lines, so these are limited."""
 
 import difflib
 from collections.abc import Sequence

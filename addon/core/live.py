@@ -296,15 +296,13 @@ class LiveMachine:
         return _WaitingCall(self._steps, gemini_id, used, self._blocks(tool.behavior), tool.scheduling)
 
     def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:
-        """Answer a call beyond the limit of a step with the same error as the `last` allowed one. The call is not
-        stored."""
+        """Answer a call beyond the limit of a step with the error of the `last` allowed one. The call is not stored."""
         refused = self._awaited(id_of(call), used, name)
         refused.outcome, refused.is_stored = outcome_of(None, last.fault), False
         self._waiting[f"{last.call_id}+{len(self._waiting)}"] = refused
 
     def _cancel(self, document: Document) -> tuple[Document, tuple[str, ...]]:
-        """Process a toolCallCancellation. Returns the document without the ids of hidden calls, and the cancelled
-        calls' ids."""
+        """Process a toolCallCancellation. Returns it without the ids of hidden calls, and the cancelled calls' ids."""
         key, inner = member_of(document, "toolCallCancellation")
         ids = [str(one) for one in as_list(get(inner, "ids"))]
         cancelled_ids = frozenset(ids)
@@ -345,7 +343,6 @@ class LiveMachine:
         return LiveActions(cancel=open_calls)
 
     def _take_ready(self) -> tuple[Frame, ...]:
-        """The results that can go upstream now."""
         open_steps = {one.step for one in self._waiting.values() if one.blocks and one.outcome is None}
         ready: dict[object, list[str]] = {}
         for call_id, one in self._waiting.items():

@@ -10,8 +10,7 @@ from addon.core.history.steps import CallSlot
 BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
 _RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete|function_?[Cc]all)')
 _ESCAPES = (b"\\u00", b"\0")
-"""The keys for which a service frame must be decoded, and the escapes that may hide them. Most frames are long
-audio."""
+"""The keys for which a service frame must be decoded, and the escapes that may hide them. Most frames are audio."""
 _BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
 
 

@@ -109,7 +109,6 @@ class Summary:
 
     @property
     def user_agent(self) -> str:
-        """The user agent, shortened to one line."""
         return shortened(self._user_agent, _LONGEST_USER_AGENT)
 
     def keep_end(self, answer: bytes | bytearray) -> None:
@@ -123,7 +122,6 @@ class Summary:
             self._unread = b""
 
     def count(self, rounds: Iterable[Document]) -> None:
-        """Count the tokens of each round's usage."""
         for usage in rounds:
             if usage:
                 self.prompt += prompt_of(usage)

@@ -16,7 +16,6 @@ class Continuations:
         self._paused.put((session, _bytes_of(token)), paused, len(token) + paused.size)
 
     def find(self, session: str, token: str) -> Paused | None:
-        """Returns the answer that the token continues."""
         return self._paused.get((session, _bytes_of(token)))
 
 

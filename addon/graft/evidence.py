@@ -133,8 +133,7 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
 
 
 def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence[str]:
-    """The entries that agree with the turn's marks. Clients echo ids and signatures; some invent ids if the model sent
-    none."""
+    """The entries that agree with the turn's marks. Clients echo ids and signatures; some invent missing ids."""
     if not place.marks:
         return ids
     calls, others = _split(place.marks)

@@ -15,8 +15,8 @@ from addon.surfaces.base import Framing
 
 
 def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) -> bool:
-    """Whether whole events, or a whole document, hold a call that the client may not see. True also if they cannot be
-    read and may hold one."""
+    """Whether whole events, or a whole document, hold a call that the client may not see. Unreadable bytes count if
+    they may hold one."""
     if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
         return False
     naming = exchange.naming

@@ -28,7 +28,6 @@ class JoinedRounds:
         return {**self._meta, **({} if self._response_id is None else {"responseId": self._response_id})}
 
     def resume(self, usage: Sequence[Document], meta: Document) -> None:
-        """Continue after earlier rounds with this usage."""
         for counts in usage:
             self.begin_round()
             self.usage.record(counts)
@@ -92,7 +91,6 @@ class JoinedRounds:
         return {**response, "candidates": candidates}
 
     def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
-        """A response document made by the proxy."""
         candidate: Document = {"content": {"parts": list(parts) or [FILLER], "role": "model"}, "index": 0}
         if finish is not None:
             candidate["finishReason"] = finish

@@ -16,8 +16,7 @@ from store.models import Call, Progress, Step, Turn
 
 
 class TurnIds:
-    """The ids of one answer's turns. The first candidates of all rounds share one; each further candidate has its
-    own."""
+    """The ids of one answer's turns. The first candidates of all rounds share one; further candidates get others."""
 
     def __init__(self) -> None:
         self._first = ""
@@ -26,7 +25,6 @@ class TurnIds:
         self._first = turn_id
 
     def __call__(self, index: int) -> str:
-        """The turn id of the candidate at this index."""
         if index:
             return new_turn_id()
         self._first = self._first or new_turn_id()
@@ -91,8 +89,8 @@ class Journal:
         return calls
 
     def progress(self, anew: Sequence[CapturedCall] = ()) -> Save:
-        """Record that all rounds so far are complete, so that a retry continues after them. `anew`: their calls that
-        are not stored yet."""
+        """Record that all rounds so far are complete, for a retry to continue after them. `anew`: their unstored
+        calls."""
         turn = self._turn(self._turn_id, self.visible, self.steps)
         numbers = {slot.call_id: number for number, step in enumerate(self.steps) for slot in step.slots}
         calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in anew]

@@ -52,8 +52,7 @@ class LateWrites:
 
     def remember(self, key: str, write: Write, size: int = 0) -> None:
         """Remember a write for `repeat`. The store has just made it, or its server does not know the call; making it
-        twice does no harm. `size`: bytes that it holds, at most `MOST_BYTES`. It replaces an earlier one with the same
-        key."""
+        twice does no harm. `size`: bytes that it holds, at most `MOST_BYTES`. Replaces an earlier one with this key."""
         self.forget(key)
         now = self._clock()
         self._remembered[key] = _Remembered(write, size, now)

@@ -51,8 +51,7 @@ class Search(SearchState):
         return ids
 
     async def _by_marks(self, wanted: Sequence[int]) -> None:
-        """Find turns by placeholder ids and by echoed marks. Turns that are not found, but whose words are known, go
-        into `open`."""
+        """Find turns by placeholder ids and by echoed marks. Other turns whose words are known go into `open`."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
         ids = self._read(wanted)
         verdicts = await self._look_up(ids, wanted)
@@ -101,8 +100,8 @@ class Search(SearchState):
         return by_id, unknown, asked, known
 
     async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
-        """Look up the entries with these ids and marks, and which turns' words are known. Returns the verdicts on the
-        turns with ids."""
+        """Look up the entries with these ids and marks, and which turns' words are known. Returns the verdicts
+        on turns with ids."""
         by_id, unknown, asked, known = self._first_question(ids, wanted)
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
@@ -173,8 +172,7 @@ class Search(SearchState):
         return proof
 
     def _by_words(self, place: Place, asked: Asked) -> Verdict:
-        """The verdict by words that cannot coincide: all that the client still sends up to the turn, or the turn's own
-        words alone."""
+        """The verdict by words that cannot coincide: all that the client still sends up to the turn, or its own."""
         found, body, at = self.found, place.body, place.at
         own = evidence.by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
         if asked.window in found.by_key:
@@ -192,8 +190,7 @@ class Search(SearchState):
 
     async def _bind(self, index: int) -> None:
         """Bind a bare placeholder to a step that it can mean and that the history does not contain yet. The binding
-        covers all turns before it, not only the last: another chat may have a bare placeholder after the same words and
-        mean another step."""
+        covers all turns before it: another chat may have one after the same words and mean another step."""
         turn, keys, user = self.turns[index], self.keys, self.keys.user(self.turns[index - 1].digest)
         bound = [keys.history(turn.key, turn.chain), keys.whole(turn.key, turn.chain)]
         if bound[1] in self.found.by_key:

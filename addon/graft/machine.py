@@ -126,16 +126,15 @@ class AnswerMachine:
         return self._writer.frame(self.reading.framing)
 
     def passes(self, chunk: bytes) -> bool:
-        """Whether these bytes of a stream are whole events without a call, as most are. The shell sends them unchanged
-        and does not feed them."""
+        """Whether these bytes of a stream are whole events without a call, as most are. The shell sends them without
+        feeding them."""
         if (self.state is State.WRITING or self.state is State.READING) and self.reading.passes(chunk):
             self.state = State.WRITING
             return True
         return False
 
     def feed(self, chunk: bytes) -> bytes | Iterable[Effect]:
-        """Process the next bytes of the current answer. Returns the client's bytes, or effects if more is to be
-        done."""
+        """Process the next bytes of the current answer. Returns bytes for the client, or effects."""
         self._take("feed")
         if self.state is State.OVER:
             return b""
@@ -197,8 +196,8 @@ class AnswerMachine:
         return self.fail(503, "UNAVAILABLE", STORE_FAILED)
 
     def close(self) -> list[Effect]:
-        """End an answer that nobody waits for any longer. The client's turn is complete if its end was sent: some
-        clients stop reading there."""
+        """End an answer that nobody waits for. If its end was sent, the turn is complete: some clients stop reading
+        there."""
         self._take("close")
         if self.state is not State.ENDING:
             self._become(State.OVER)
@@ -434,8 +433,7 @@ class AnswerMachine:
     # --- failures ---------------------------------------------------------------------------------------------
 
     def _fail(self, code: int, status: str, words: str) -> list[Effect]:
-        """End with an error, which goes out after the end is noted: the client may retry as soon as it has the
-        error."""
+        """End with an error, which goes out after the end is noted, because the client may then retry immediately."""
         failure = self._writer.fail(code, status, words)
         return [self._end("error"), failure]
 
@@ -523,7 +521,6 @@ class AnswerMachine:
 
     @property
     def usage(self) -> Sequence[Document]:
-        """The usage of each round, as far as read."""
         return self._joined.usage.rounds
 
     def summarise(self) -> None:
@@ -555,7 +552,6 @@ class AnswerMachine:
 
     @property
     def complete(self) -> list[str]:
-        """The ids of the turns that have ended cleanly."""
         return list(self._journal.complete)
 
     @property

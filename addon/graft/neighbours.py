@@ -47,8 +47,7 @@ class Neighbours:
                     break
 
     def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
-        """The verdict by a key derived from another turn. Entries under the key `doubt` fit too, so they must mean the
-        same."""
+        """The verdict by a key derived from another turn. Entries under the key `doubt` must mean the same."""
         place = self._state.place(index)
         verdict = evidence.by_key(place, key, self._found, named=self._keys.is_named)
         if any(true.turn_id in self._state.used_ids() for true in verdict.true):
@@ -59,8 +58,7 @@ class Neighbours:
         return verdict
 
     async def _alike(self) -> dict[int, list[Entry]]:
-        """Entries with the same words, for each open turn whose earlier turns have changed and that a later turn can
-        prove."""
+        """Entries with the same words, for each open turn with changed earlier turns that a later turn can prove."""
         wanted = {at: key for at in self._open if self._has_changed(at) and (key := self._turns[at].key)}
         if not wanted:
             return {}
@@ -71,8 +69,8 @@ class Neighbours:
         return {at: [entry for entry in entries.get(key, ()) if entry.pair] for at, key in wanted.items()}
 
     def _neighbour_keys(self, index: int, lines: Sequence[bytes], alike: Sequence[Entry]) -> dict[bytes, bytes]:
-        """The possible keys of a turn according to known turns, each with its `doubt` key for `_by_neighbour`, or
-        b""."""
+        """The possible keys of a turn according to known turns, each with its `doubt` key (or b"") for
+        `_by_neighbour`."""
         turn = self._turns[index]
         asked = dict.fromkeys((self._keys.whole(turn.key, line) for line in lines), b"")
         for chain, doubt in self._leading(index, alike):
@@ -111,8 +109,7 @@ class Neighbours:
         return self._keys.mask_chain(turn.key, chain) if chain else b""
 
     def _witness_keys(self) -> set[bytes]:
-        """The keys of the known turns that prove their predecessors: a write under one of these may invalidate the
-        proof."""
+        """The keys of the known turns that prove others. A write under one of these may invalidate the proof."""
         found: set[bytes] = set()
         for index, turn in enumerate(self._turns):
             if self._line(index):
@@ -121,7 +118,6 @@ class Neighbours:
         return found
 
     def _later(self, index: int) -> int | None:
-        """The index of the next known turn."""
         return next((at for at in range(index + 1, len(self._turns)) if self._line(at)), None)
 
     def _has_changed(self, index: int) -> bool:

@@ -40,8 +40,8 @@ class PendingStep:
         return await self.wait(hits, None)
 
     async def wait(self, hits: Hits, timeout: float | None) -> Hits | Abandoned:
-        """Wait until all calls of the step have answers, at most `timeout` seconds. None: as long as any of them is
-        running."""
+        """Wait until all calls of the step have answers: up to `timeout` seconds, or with None while any of them
+        runs."""
         clock = asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         gone = asyncio.ensure_future(self.hangup())

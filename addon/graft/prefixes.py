@@ -36,7 +36,6 @@ class Prefixes:
         self._next = 0
 
     def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
-        """The longest known beginning of this body."""
         best: tuple[int, Prefix] | None = None
         siblings = self._by_head.get(_key(session, path, body), {})
         for number, prefix in reversed(siblings.items()):
@@ -73,7 +72,6 @@ class Prefixes:
                 forget(prefix.history)
 
     def clear(self) -> None:
-        """Forget all beginnings."""
         self._rewritten.drop_all()
         self._restored.drop_all()
         self._prefixes.clear()

@@ -37,8 +37,7 @@ def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
 
 
 def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
-    """Whether bytes contain one of these markers, or may contain one: letters can be escaped, and text can be
-    UTF-16."""
+    """Whether bytes contain one of these markers, or may: letters can be escaped, and text can be UTF-16."""
     find = data.find  # several times as fast as `in`
     for marker in markers:
         if find(marker) >= 0:

@@ -38,8 +38,7 @@ def text_in(request: Request, name: str) -> str:
 
 
 def model_in(request: Request) -> str:
-    """The model named in a body, without prefix. Code Assist has it beside `request`, cachedContents and others
-    inside."""
+    """The model named in a body, without prefix. Code Assist names it beside `request`, cachedContents inside."""
     value = request.value("model")
     if value is None and request.start:
         outer = next((m for m in members(request.body) if m.name == "model"), None)

@@ -22,8 +22,7 @@ _MAX_ERROR_TEXT = 1000
 
 
 class ResponseWriter:
-    """`framing`: of the client's answer, None until the first upstream answer decides it. `streams`: the answer is a
-    stream and has begun."""
+    """`framing`: of the client's answer, None until the first upstream answer. `streams`: a stream has begun."""
 
     def __init__(self, wire: Wire, joined: JoinedRounds, *, is_loop: bool) -> None:
         self.framing: Framing | None = None

@@ -90,7 +90,6 @@ class Rounds:
     # --- the next request -------------------------------------------------------------------------------------
 
     def first(self) -> bytes:
-        """Begin the first round. Returns its request."""
         if (before := self._exchange.resumes) is not None:
             self._loop = self._begun_loop(before.added, before.rounds - 1, before.mode)
         return self._next_round()

@@ -21,8 +21,8 @@ class TrueTurns:
         self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 24)
 
     def find(self, session: str, revision: int | None, turn_ids: Iterable[str]) -> dict[str, TrueTurn]:
-        """The cached turns with these ids. `revision`: the oldest acceptable revision of the ledger; None: unknown, so
-        nothing is returned."""
+        """The cached turns with these ids. `revision`: the oldest acceptable revision of the ledger. None finds
+        nothing."""
         found: dict[str, TrueTurn] = {}
         changes: dict[int, LedgerChanges | None] = {}
         if revision is None:

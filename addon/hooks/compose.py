@@ -83,8 +83,7 @@ def _in_turn(found: Sequence[Hook]) -> Hook:
 
 
 def _refusing_on_error(hook: Hook) -> Hook:
-    """The hook, but it refuses the request if it raises. mitmproxy would log the error and send out a request in an
-    unknown state."""
+    """The hook, which refuses its request on an error. mitmproxy would send the request in an unknown state."""
 
     def refuse(flow: http.HTTPFlow) -> None:
         answer(flow, refusal(500, "INTERNAL", "a mistake in the proxy itself; its log says which"))

@@ -91,8 +91,7 @@ def _put_back(flow: http.HTTPFlow, sent: http.Request, original: http.Request) -
 
 
 class MorePieces(commands.RequestWakeup):
-    """Asks mitmproxy for an event once the client has received all bytes so far and more of the answer is available, in
-    `pieces`."""
+    """Asks mitmproxy for an event once the client has all bytes so far and more of the answer is in `pieces`."""
 
     def __init__(self, stream_id: int, answering: LoopAnswer) -> None:
         super().__init__(0.0)

@@ -37,8 +37,7 @@ class _Interruption(ResponseProtocolError, MessageInjected[str]):
 
 
 class InFlight:
-    """The model requests that clients wait for. Live connections do not count, because nothing limits their
-    duration."""
+    """The model requests that clients wait for. Live connections do not count: nothing limits their duration."""
 
     def __init__(self) -> None:
         self._flows: dict[int, tuple[http.HTTPFlow, Target]] = {}
@@ -82,8 +81,7 @@ class InFlight:
 
 
 def _interrupt(flow: http.HTTPFlow, target: Target) -> None:
-    """Answer a request that is still arriving. Possible with HTTP/1; over HTTP/2 its connection is closed at the
-    end."""
+    """Answer a request that is still arriving. Possible with HTTP/1 only; HTTP/2 connections are closed at the end."""
     if flow.request.is_http2 or flow.request.is_http3:
         logger.warning("ending: a request was still being sent over HTTP/2, and its connection is closed")
         return

@@ -9,8 +9,7 @@ from addon.surfaces import Target, wire_of
 
 
 def answer(flow: http.HTTPFlow, response: http.Response) -> None:
-    """Answer instead of the upstream, before the request's body has arrived. mitmproxy cannot stream a body to
-    nowhere."""
+    """Answer instead of the upstream, before the body has arrived. mitmproxy cannot stream a body to nowhere."""
     flow.response, flow.request.stream = response, False
 
 

@@ -41,8 +41,7 @@ class FileOptions:
         return self if self.config is None else self.read(self.config.path, trusted=self.trusted)
 
     def changes(self, before: "FileOptions") -> dict[str, Any]:
-        """The options that the file has changed, with their new values, or their defaults if the file no longer sets
-        them."""
+        """The options that the file has changed, with their new values, or their defaults if no longer set."""
         return {
             name: self.taken.get(name, _DEFAULTS[name])
             for name in [*self.taken, *(name for name in before.taken if name not in self.taken)]

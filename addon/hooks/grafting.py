@@ -209,8 +209,7 @@ class Grafting:
             receive_whole(flow)
 
     def _stream_untouched(self, flow: http.HTTPFlow, route: Route, response: http.Response, runtime: Runtime) -> None:
-        """Stream a model's answer to the client as it arrives, if it is not grafted. mitmproxy alone would buffer all
-        of it."""
+        """Stream a model's ungrafted answer to the client as it arrives. mitmproxy alone would buffer it."""
         if flow in self.answered_here or response.data.content is not None:
             return
         if not is_stream(response, asked=route.target.operation is Operation.STREAM):

@@ -25,8 +25,7 @@ from addon.hooks.lifecycle import Lifecycle
 logger = logging.getLogger("toolgraft")
 
 Table = tuple[tuple[Callable[..., Any], ...], ...]
-"""The hooks of one event, in groups of an addon and its sub-addons. If a hook raises, the rest of its group is
-skipped."""
+"""The hooks of one event, grouped by addon with sub-addons. If a hook raises, the rest of its group is skipped."""
 
 _EXPECTED = ["outer", "awaited", "later", "halts"]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"

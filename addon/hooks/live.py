@@ -128,7 +128,6 @@ def _pieces(event: events.Event) -> Iterator[events.Event]:
 
 
 def _size(frames: Sequence[bytes]) -> int:
-    """The memory of an incomplete message."""
     return sum(map(len, frames)) + (len(frames) - 1) * _COST
 
 

@@ -1,5 +1,4 @@
-"""Adapts mitmdump's log: leaves out a line for each connection, or writes each line as a JSON document
-(`graft_log`)."""
+"""mitmdump's log (`graft_log`): leaves out a line for each connection, or writes each line as a JSON document."""
 
 import json
 import logging

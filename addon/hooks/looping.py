@@ -66,8 +66,7 @@ class Looping:
         choose_destination[flow] = self._begin
 
     def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
-        """The loop of a diverted flow. If the body is no longer a valid request, the request to send upstream
-        instead."""
+        """The loop of a diverted flow, or the request to send upstream if its body is no longer a valid request."""
         runtime = self.lifecycle.runtime
         start: _Diverted | None = diverted.pop(flow)
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)

@@ -44,8 +44,6 @@ class Masking:
 
 
 class _Masked:
-    """The dumper's output file, with secrets masked."""
-
     def __init__(self, file: IO[str]) -> None:
         self._file = file
         self._redaction: Redaction | None = None

@@ -39,7 +39,6 @@ Commands = Generator[commands.Command, Any]
 
 
 def original(owner: type, name: str) -> Any:
-    """The method to replace."""
     if (found := getattr(owner, name, None)) is None:
         raise RuntimeError(misfit(f"its {owner.__qualname__} has no {name}"))
     return found

@@ -59,8 +59,7 @@ class Route:
     is_named: bool = False
 
     def incoming(self, request: http.Request, most: int) -> Incoming | None:
-        """The request in its current state. None if its body cannot be decompressed, or then has more than `most`
-        bytes."""
+        """The current request. None if its body cannot be decompressed, or then has more than `most` bytes."""
         headers = values(request.headers)
         body = decompressed(request.data.content, headers.get(b"content-encoding"), most)
         if body is None:
@@ -116,8 +115,7 @@ class Routing:
             self._users[flow.client_conn] = user
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
-        """Leaves connections to other hosts encrypted if the client asks for that, so that it sees their
-        certificates."""
+        """Leaves connections to other hosts encrypted if the client asks for that; it then sees their certificates."""
         address = data.context.server.address
         if data.context.client in self._models_only and address is not None and not is_surface_host(address[0]):
             data.ignore_connection = True

@@ -266,7 +266,6 @@ class Runtime:
         self.is_serving = True
 
     def _share(self) -> None:
-        """Give every session the tools of the proxy's sources."""
         self.grafter.session_configs.share([tool.declaration for tool in self.executors.tools.values()])
 
     async def _keep_lease(self) -> None:
@@ -277,7 +276,7 @@ class Runtime:
                 await self.store.recovered(_LEASE_RENEWAL)
 
     async def _renew_lease(self) -> bool:
-        """Renew this proxy's lease, and settle the calls of dead proxies and of lost workers. Returns whether the store
+        """Renew the lease, and settle the calls of dead proxies and of lost workers. Returns whether the store
         worked."""
         try:
             await self.executors.catch_up()

@@ -40,8 +40,7 @@ class UpstreamPool:
             self._retire()
 
     async def close(self) -> None:
-        """Call this after the loops have ended: a loop would take a request that is cut off here for a failing
-        upstream."""
+        """Call this after the loops have ended: a loop would take a request cut off here for a failing upstream."""
         self._retire()
         retired, self._retired = self._retired, []
         await asyncio.gather(*(one.aclose() for one in retired))

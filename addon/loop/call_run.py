@@ -1,5 +1,5 @@
-"""Answers one call: waits for its turn and its approval, runs it, and stores the result. `response` raises only if it
-is cancelled."""
+"""Answers one call: waits for its turn and approval, runs it, and stores the result. `response` raises only if
+cancelled."""
 
 import asyncio
 import contextlib
@@ -166,8 +166,8 @@ class CallRun:
         return math.inf if self.initial.detached else self.seconds
 
     async def outlives_its_loop(self) -> bool:
-        """Whether the call continues when its loop ends: it may be running and must not run twice, or it is detached
-        and belongs to the workers."""
+        """Whether the call continues after its loop: it may be running and must not run twice, or belongs to
+        workers."""
         if self.initial.detached:
             return True
         if self.initial.repeats == self.call.call_id:

@@ -55,8 +55,7 @@ class Executors:
     """Runs calls with the proxy's tool sources and with the executors of a session's toolset. Opened with `open`.
 
     `http`: the client for tools' endpoints, closed together with this object; None: `egress` connects to them. `count`
-    is called with the status of each call that ends here. `max_media`: limit for the images and files of one result, in
-    bytes.
+    is called with the status of each call that ends here. `max_media`: the most bytes of images and files in a result.
     """
 
     def __init__(
@@ -254,7 +253,6 @@ class Executors:
         self._track(task)
 
     def _track(self, task: asyncio.Task[Any]) -> None:
-        """Make `close` wait for a task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -264,8 +262,8 @@ class Executors:
 
 
 class BackgroundStep:
-    """The calls of a step that went to the client while workers run them, with the order and limit of a loop. Nobody
-    waits for them."""
+    """The calls of a step that workers run while the client has them, with a loop's order and limit. Nobody waits for
+    them."""
 
     def __init__(self, executors: Executors, config: SessionConfig) -> None:
         self._executors = executors

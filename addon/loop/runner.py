@@ -181,8 +181,8 @@ class Runner:
             await note_broken(self.grafter, self.machine)
 
     async def cut_off(self) -> None:
-        """Note, after `output` was closed, that the client or the proxy ended the answer. How much of it the client has
-        read is unknown."""
+        """Note, after `output` was closed, that the client or the proxy ended the answer. The client may have any
+        part."""
         await note_beginnings(self.grafter, self.machine)
 
     def stopped(self) -> Iterator[Head | bytes]:

@@ -86,8 +86,7 @@ class LoopAnswer:
         return pieces
 
     def cancel(self) -> None:
-        """Cancel the loop because the client has hung up or the proxy stops. Cancels only once, so that the loop can
-        clean up."""
+        """Cancel the loop because the client has hung up or the proxy stops: only once, so that it can clean up."""
         if self._task is not None and not self._task.cancelling():
             self.was_caught_up = not self._pieces and self._streams()
             self._task.cancel()
@@ -98,8 +97,8 @@ class LoopAnswer:
             self._settle(whole)
 
     def end(self) -> None:
-        """End the answer after its last piece. Called before the task ends, so that no waiter needs another turn of the
-        event loop."""
+        """End the answer after its last piece, before the task ends: no waiter then needs another turn of the event
+        loop."""
         self._ended = True
         self._changed.set()
 
@@ -167,8 +166,8 @@ class LoopServer:
 
 
 async def _answer(runner: Runner, answer: LoopAnswer) -> None:
-    """Put the output of a loop into its answer. If the upstream breaks off, so does the answer; if the proxy stops, the
-    client gets an error."""
+    """Put the output of a loop into its answer, which breaks off with the upstream. If the proxy stops, an error
+    follows."""
     send, has_begun = answer.put, False
     output = runner.output()
     try:

@@ -58,9 +58,9 @@ class SharedRuns:
         share: bool,
         cache_ttl: float | None,
     ) -> ToolOutput:
-        """The result of `run`, or of an identical call. `version`: the session's version when the call began. `share`:
-        use a run in flight. `cache_ttl`: seconds for which a result is reused. Raises the run's errors; failures are
-        not cached."""
+        """The result of `run`, or of an identical call. `version`: the session's version when the call began.
+        `share`: use a run in flight. `cache_ttl`: seconds to reuse a result. Raises the run's errors; failures
+        are not cached."""
         if self._versions.setdefault(key.session, version) != version:
             self.forget(key.session)
             self._versions[key.session] = version

@@ -53,8 +53,7 @@ class Change:
 
 
 class ProxySources:
-    """`combined` has the tools of all sources. The constructor imports Python files but starts nothing. Raises
-    SourceError."""
+    """`combined` has the tools of all sources. The constructor only imports Python files. Raises SourceError."""
 
     def __init__(self, settings: Settings, pins: Pins | None = None) -> None:
         self._pins = pins

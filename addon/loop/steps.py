@@ -35,8 +35,7 @@ class RunningStep:
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, call_id: str, name: str, after: Collection[str], run: RunningCall) -> asyncio.Task[Document]:
-        """Begin a call. Stores its order before creating its task, because an event loop may begin a task
-        immediately."""
+        """Begin a call. Stores its order before creating its task, because an event loop may begin it immediately."""
         self.names[call_id], self.after[call_id], self.runs[call_id] = name, after, run
         task = self.tasks[call_id] = asyncio.ensure_future(run.response(self))
         task.set_name(name)

@@ -1,5 +1,4 @@
-"""Runs a session's tool for a person who tries it. The call is stored like any other, but belongs to no
-conversation."""
+"""Runs a session's tool for a person who tries it. Its call is stored, but belongs to no conversation."""
 
 import asyncio
 import secrets

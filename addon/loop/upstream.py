@@ -199,8 +199,7 @@ async def _answer(
 
 def _body_of(response: httpx2.Response, max_bytes: int, redacted: RedactedStream) -> AsyncIterator[bytes]:
     """The decompressed body without the request's credentials: an error may repeat the key, and is shown and stored.
-    httpx2 supports fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError, for an unknown encoding
-    before the body is read."""
+    httpx2 supports fewer encodings, and passes unknown ones on. Raises httpx2.DecodingError."""
     values = [value for name, value in response.headers.raw if name.lower() == b"content-encoding"]
     encoding = b", ".join(values).decode("latin-1")
     decompress = decompressor(encoding, max_bytes)

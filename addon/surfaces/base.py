@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 
 class Operation(enum.StrEnum):
-    """An operation, by its name in the URL."""
-
     GENERATE = "generateContent"
     STREAM = "streamGenerateContent"
     COUNT = "countTokens"

@@ -33,8 +33,7 @@ _WIRES = {surface.name: surface.wire for surface in SURFACES if surface.wire is 
 
 
 def match(method: str, host: str, path: str) -> Target | None:
-    """The target of a request, by host (ignoring port and case) and path (with its query); None if no surface
-    matches."""
+    """The target of a request by host (ignoring port and case) and path (with its query), or None."""
     surfaces = _surfaces_of(host)
     return _first(surfaces, method, path) if surfaces else None
 
@@ -52,8 +51,7 @@ def is_surface_host(host: str) -> bool:
 
 def is_surface_path(host: str, path: str) -> bool:
     """Whether a server could read a path as a surface's at this host, for any method: servers resolve dots, drop
-    parameters and decode in different ways. Decides who may send a request; `match` decides which requests are
-    rewritten."""
+    parameters and decode differently. Decides who may send a request; `match` decides what is rewritten."""
     surfaces = _surfaces_of(host)
     if not surfaces:
         return False

@@ -10,8 +10,8 @@ _HOME = re.compile(r"/+v1(?:alpha1|beta1)?/(?:projects/[^/]+/locations/(?P<locat
 
 
 def home(path: str) -> str | None:
-    """The host for a path. Each location has its own host; continents have another form of host, and `global` and
-    express use the common host."""
+    """The host for a path. Each location has one; continents have another form, and `global` and express the common
+    host."""
     found = _HOME.match(path)
     if found is None:
         return None

@@ -119,8 +119,7 @@ class Wire:
         return bool(self.target.response_path)
 
     def resume(self, rounds: int, visible: Sequence[Document]) -> None:
-        """Continue an answer that broke off after `rounds` rounds. `visible`: its parts, which the client gets
-        again."""
+        """Continue an answer that broke off after `rounds` rounds. `visible`: its parts, sent to the client again."""
 
     def set_framing(self, framing: Framing) -> None:
         """Set the framing of the client's answer to that of the first upstream answer."""
@@ -146,8 +145,8 @@ class Wire:
         return None
 
     def passthrough_event(self, item: SseEvent | ArrayItem, document: object = None) -> bytes:
-        """An event that needs no change: its original bytes, if they fit the client's stream. `document`: the decoded
-        event, if it was decoded."""
+        """An event that needs no change: its original bytes, if they fit the client's stream. `document`: if
+        decoded."""
         framing = self.target.framing
         if isinstance(item, SseEvent):
             fits = framing is Framing.SSE and item.raw.endswith((b"\n\n", b"\r\n\r\n"))
@@ -159,8 +158,8 @@ class Wire:
         return item.raw
 
     def event(self, visible: Document, raw: Document | None = None) -> bytes:
-        """A visible response as an event of the stream. `raw`: the document that contained it; None for a response made
-        by the proxy."""
+        """A visible response as an event of the stream. `raw`: the document that contained it; None: the proxy
+        made it."""
         return self._framed(encode(self._wrap(visible, raw)))
 
     def end(self) -> bytes:

@@ -36,8 +36,7 @@ class ToolNames(NamedTuple):
 
 
 class CapturedCall(NamedTuple):
-    """A call of a grafted tool. `place`: its index in the step. `fault`: why it fails immediately, in words for the
-    model."""
+    """A call of a grafted tool. `place`: its index in the step. `fault`: why it cannot run, in words for the model."""
 
     call_id: str
     name: str
@@ -48,8 +47,6 @@ class CapturedCall(NamedTuple):
 
 
 class _Partial(NamedTuple):
-    """A call whose arguments arrive in pieces."""
-
     part: Document
     args: Assembly
 
@@ -57,10 +54,9 @@ class _Partial(NamedTuple):
 class Candidate:
     """One candidate of an answer. `slots` are all its calls in order, `captured` the grafted ones among them.
 
-    `hides_parts`: the client did not get everything. `ended`: the finishReason has arrived. `paused`: the rest has to
-    be requested (finishReason CONTINUATION). `resumed_by_proxy`: the proxy requests the rest itself.
-    `answered_by_proxy`: the proxy runs the step's calls, so the client's turn does not end here. `finish`: the
-    finishReason.
+    `hides_parts`: the client did not get everything. `ended`: the finishReason has arrived. `paused`: the rest must be
+    requested (finishReason CONTINUATION). `resumed_by_proxy`: the proxy requests the rest itself. `answered_by_proxy`:
+    the proxy runs the step's calls, so the client's turn does not end here. `finish`: the finishReason.
     """
 
     def __init__(self, index: int, turn_id: str, limits: Limits = NO_LIMITS) -> None:
@@ -82,12 +78,10 @@ class Candidate:
 
     @property
     def true_parts(self) -> list[Document]:
-        """The parts that the model sent."""
         return self._true.read()
 
     @property
     def visible_parts(self) -> list[Document]:
-        """The parts that the client received."""
         return self._visible.read()
 
     @property
@@ -217,8 +211,8 @@ class AnswerRewriter:
         return {**carried, **response, "candidates": [_with_filler(candidate) for candidate in visible_candidates]}
 
     def close(self) -> Document | None:
-        """Process the clean end of a stream. Returns a last event if a placeholder, or the usage of a dropped event,
-        must still be sent."""
+        """Process the clean end of a stream. Returns a last event if a placeholder or a dropped event's usage
+        remains."""
         open_ended = [state for state in self.candidates.values() if state.is_open and not state.paused]
         for state in open_ended:
             self._cut_short(state)

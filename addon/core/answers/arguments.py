@@ -82,11 +82,9 @@ class Assembly:
             self._set(path, value)
 
     def update(self, args: Document) -> None:
-        """Add complete arguments."""
         self._args.update(args)
 
     def done(self) -> Document:
-        """The assembled arguments."""
         for holder, key in self._growing:
             if isinstance(holder[key], _Growing):
                 holder[key] = "".join(holder[key].texts)

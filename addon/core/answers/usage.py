@@ -51,7 +51,6 @@ class Usage:
         self.rounds[-1] = counts
 
     def visible(self) -> Document:
-        """The usage that the client sees so far."""
         last = self.rounds[-1]
         if not last:
             return {**self._before, **self._outputs, **self._totals(self._before, output_of(self._before))}
@@ -59,8 +58,7 @@ class Usage:
         return {**last, **outputs, **self._totals(last, 0)}
 
     def _totals(self, counts: Document, counted: int) -> Document:
-        """The totals plus the output of the earlier requests. `counted`: output tokens that the totals already
-        include."""
+        """The totals plus the output of the earlier requests. `counted`: output tokens already in the totals."""
         totals: Document = {}
         for name in ("totalTokenCount", "total_tokens"):
             if isinstance(total := counts.get(name), int):
@@ -78,7 +76,6 @@ def output_of(counts: Document) -> int:
 
 
 def prompt_of(counts: Document) -> int:
-    """The number of input tokens."""
     by_name = {camel(name): value for name, value in counts.items() if isinstance(value, int)}
     return sum(by_name.get(name, 0) for names in _TOTALS.values() for name in names)
 

@@ -21,8 +21,7 @@ _DIGESTED = _WINDOW // 2
 _BEFORE = re.compile(
     rb'(?<!\\)"inline(?:Data|_data)"\s*:\s*{\s*(?:"\w+"\s*:\s*"(?:[^"\\]|\\/)*"\s*,\s*)*"data"\s*:\s*"\Z', re.ASCII
 )
-"""The bytes before the data. The pattern ends with an opening quote in any JSON, because texts have no unescaped
-quotes."""
+"""The bytes before the data. The final quote opens a string in any JSON, because texts have no unescaped quotes."""
 _MOST_BEFORE = 1024
 _BACKSLASH = 0x5C
 

@@ -43,5 +43,4 @@ def text_answer(text: str, model: str, response_id: str) -> Document:
 
 
 def error(code: int, status: str, message: str) -> Document:
-    """An error in Google's form."""
     return {"error": {"code": code, "message": message, "status": status}}

@@ -21,8 +21,7 @@ _DATA = b"data: "
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event. `raw`: with its terminating blank line. `data`: its data lines joined by LF, None if there are
-    none."""
+    """One event. `raw`: with its terminating blank line. `data`: its data lines joined by LF, or None."""
 
     raw: bytes
     data: bytes | None

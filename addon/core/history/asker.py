@@ -26,7 +26,6 @@ def asker_of(path: str, header: Callable[[str], str | None]) -> str:
 
 
 def asker_of_key(key: str) -> str:
-    """The asker with this API key."""
     return f"key:{key}"
 
 

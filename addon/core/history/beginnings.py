@@ -29,16 +29,14 @@ class Beginning(NamedTuple):
 
 
 def joined_pieces(known: Beginning | None, written: Sequence[Piece]) -> tuple[list[Piece], int]:
-    """The pieces of a beginning, and their size. `written`: all pieces; those after the pieces of `known`, which it
-    continues, are joined."""
+    """The pieces of a beginning, and their size. `written`: all pieces. Those after `known` are joined."""
     count, size = (len(known.pieces), known.size) if known else (0, 0)
     pieces = [*written[:count], *_joined(written[count:])]  # the last known piece may have become longer
     return pieces, size + sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in pieces[count:])
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """The same Contents in fewer pieces: adjacent new Contents become one, except large ones, which are not worth a
-    copy."""
+    """The same Contents in fewer pieces: adjacent new Contents become one, except large ones, to avoid a copy."""
     run: list[bytes] = []
     for piece in pieces:
         if isinstance(piece, bytes) and len(piece) < LARGE:

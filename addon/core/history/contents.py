@@ -31,7 +31,6 @@ class Content(msgspec.Struct, gc=False):
     parts: list[Part] | Part | None = None
 
     def each(self) -> list[Part]:
-        """The parts as a list."""
         return as_list(self.parts)
 
 

@@ -124,8 +124,7 @@ def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:
 
 
 def _keyed(secret: bytes, kind: bytes, *parts: bytes) -> "hashlib.blake2b":
-    """A keyed digest that can be continued. All parts but the last have a fixed length, so different sequences of parts
-    never collide."""
+    """A keyed digest that can be continued. All parts but the last have a fixed length, so sequences never collide."""
     return hashlib.blake2b(b"".join(parts), key=secret, digest_size=SIZE, person=kind)
 
 

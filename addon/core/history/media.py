@@ -90,7 +90,6 @@ def media_type(part: Document) -> str:
 
 
 def described(part: Document) -> str:
-    """A part's type and size."""
     blob = get(part, "inlineData")
     if not isinstance(blob, dict) or not isinstance(get(blob, "data"), str):
         return "a file"

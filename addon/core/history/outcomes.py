@@ -33,8 +33,7 @@ def outcome_in(response: Document) -> Document:
 
 
 def _standard(part: Document) -> Document | None:
-    """A part with its data in the usual alphabet of base64, as clients may use the URL-safe one; None if it has no
-    data."""
+    """A part with its data in the usual alphabet of base64 (clients may use the URL-safe one); None without data."""
     blob = get(part, "inlineData")
     data = get(blob, "data") if isinstance(blob, dict) else None
     if not isinstance(data, str) or not (kind := media_type(part)):
@@ -45,8 +44,8 @@ def _standard(part: Document) -> Document | None:
 
 
 def fitted(outcome: Document, model: Generation) -> Document:
-    """The outcome for a model of this version: `response` names the parts that the model cannot take. The same object
-    if it takes all."""
+    """The outcome for a model of this version. `response` names the parts left out. The same object if there are
+    none."""
     parts = outcome.get("parts")
     if not parts:
         return outcome

@@ -41,7 +41,7 @@ class MissingResponses(ValueError):
 
 
 def pair(history: Sequence[Document], sent: Sequence[Document]) -> Paired:
-    """Add a client's Contents to its history. They may hold the client's own model turns. Raises UnknownResponses,
+    """Add a client's Contents, with or without model turns, to its history. Raises UnknownResponses,
     MissingResponses."""
     turns = [at for at, content in enumerate(sent) if _is_model(content)]
     if not turns:
@@ -55,7 +55,6 @@ def pair(history: Sequence[Document], sent: Sequence[Document]) -> Paired:
 
 
 def _add_user_turns(history: Sequence[Document], sent: Sequence[Document]) -> Paired:
-    """Add user turns only."""
     step, answered = _last_step(history)
     unmatched = responses_in(answered)
     owed = [part for part in step if take_response(get(part, "functionCall"), unmatched) is None]

@@ -19,8 +19,7 @@ class Parts:
         return bool(self._parts)
 
     def add(self, part: Document) -> None:
-        """Add a part, unless empty. A signed text stays a separate part, because its signature covers only that
-        part."""
+        """Add a part, unless empty. A signed text stays a separate part, because its signature covers nothing else."""
         text = part.get("text")
         if not part or (text == "" and len(part) == 1):
             return
@@ -36,7 +35,6 @@ class Parts:
         self._parts.append(part)
 
     def read(self) -> list[Document]:
-        """All parts, as a new list."""
         self._join()
         return list(self._parts)
 

@@ -26,8 +26,7 @@ class Prefix(NamedTuple):
     """The beginning of a body, up to the end of a Content, and the results for it.
 
     It holds only the last bytes (`tail`), and the hash of all (`hasher` can continue it). `start`: of the request
-    object. `outer_names`: see `Request`. `before`: the object's members up to and including `contents`, whose `end` is
-    unknown.
+    object. `outer_names`: see `Request`. `before`: the object's members up to `contents`, whose `end` is unknown.
     """
 
     hasher: xxhash.xxh3_128

@@ -33,8 +33,7 @@ def rewrite(
     body: bytes, history: History, hits: Mapping[int, Sequence[TrueTurn]], rules: RewriteRules
 ) -> list[Piece] | None:
     """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → its true turns (several if
-    placeholders were joined into one turn). Continues from the history's `beginning`, and replaces it by a longer
-    one."""
+    placeholders were joined into one turn). Continues from the history's `beginning`, and stores a longer one."""
     if not hits and not (rules.strip and history.holds & _MAY_CHANGE):
         return None
     writer = _Writer(body, history, hits, rules)
@@ -255,8 +254,7 @@ class _Writer:
         return slot.name if slot.call_id is None else self.rules.plan.names.get(slot.name, slot.name)
 
     def _model_content(self, step: TrueStep) -> Document:
-        """A step's model Content with this request's names, and a signature on its first call if the model requires
-        one."""
+        """A step's model Content with this request's names, and a signature on its first call if required."""
         parts: list[Document] = []
         slots = iter(step.slots)
         unsigned = True

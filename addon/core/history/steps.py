@@ -12,8 +12,8 @@ from addon.core.history.turns import CALLS, History
 
 
 class CallSlot(NamedTuple):
-    """A call of a step. `name`: in the toolset, or as the client declares it. `call_id`: the captured call; None for
-    the client's own call."""
+    """A call of a step. `name`: in the toolset, or as the client declares it. `call_id`: None for the client's own
+    call."""
 
     name: str
     call_id: str | None
@@ -128,7 +128,7 @@ def client_results(
 def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Document | None]:
     """Each call of the last step in the client's form, with the client's name and id; None for a hidden call.
 
-    `visible`: the client's form of the model turn. None if the client only names the turn: then the calls are the
+    `visible`: the client's form of the model turn; None if the client only names the turn: the calls are the
     model's."""
     step = true.steps[-1]
     made = iter(calls_in([step.content]))
@@ -170,8 +170,7 @@ def segments(
 
 
 def last_step(history: History, hits: Mapping[int, Sequence[TrueTurn]], placeholder: Placeholder) -> TrueTurn | None:
-    """The true turn of a history's last model turn, if any. A turn that only repeats earlier placeholders does not
-    count, because it vanishes."""
+    """The true turn of a history's last model turn, if any; none if it only repeats earlier placeholders."""
     first: dict[str, int] = {}
     for index in sorted(hits):
         for true in hits[index]:

@@ -102,7 +102,6 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         return self.full_utf8(body).decode()
 
     def contents(self, body: bytes) -> list[Document]:
-        """The run's Contents, decoded."""
         return [decode(memoryview(body)[start:end]) for start, end in self.spans]
 
     def word_count(self, body: bytes) -> int:
@@ -233,7 +232,6 @@ def _other_piece(content: Content, start: int, end: int) -> HistoryTurn:
 
 
 def _joined(run: Sequence[HistoryTurn]) -> HistoryTurn:
-    """The turn made of these pieces."""
     spans = tuple([span for one in run for span in one.spans])
     holds = functools.reduce(operator.or_, [one.holds for one in run])
     return HistoryTurn(run[0].side, run[0].start, run[-1].end, holds, several=spans)
@@ -244,8 +242,7 @@ _AT_ONCE = 32
 
 
 def _hash_run(body: bytes, side: Side, spans: Sequence[Span], parts: list[Part] | None = None) -> tuple[bytes, bytes]:
-    """The text and the digest of a run. `parts`: its parts, if known. A run that cannot be decoded is hashed by its
-    bytes and equals no other."""
+    """The text and the digest of a run. `parts`: its parts, if known. An undecodable run is hashed by its bytes."""
     try:
         if parts is None:
             pieces = [shortened(body[start:end], is_answer=side == "model").data for start, end in spans]

@@ -35,8 +35,7 @@ _LONGEST_PREFIX = 2**16
 
 
 def prefix_digests(parts: Sequence[Part]) -> list[bytes]:
-    """The digests of turns that hold the first of these parts, the first two, and so on; the last digest is that of all
-    parts. Each digest once."""
+    """The digests of turns with the first of these parts, the first two, and so on to all. Each digest once."""
     visible = [raw for raw in parts if bytes(raw.get("thought", b"")) != b"true"]
     found: dict[bytes, None] = {}
     size = 0
@@ -118,8 +117,8 @@ ENOUGH_WORDS = 8
 
 def count_words(parts: Iterable[Document]) -> int:
     """The number of different words in the texts, calls and responses of (decoded) parts, at most `ENOUGH_WORDS`. Two
-    characters of a script without spaces count as one word. Only the beginning of a long part is searched. Thoughts and
-    media do not count."""
+    characters of a script without spaces count as one word. Thoughts and media do not count. Only the beginning of a
+    long part is searched."""
     words: set[str] = set()
     count = 0
     for part in parts:

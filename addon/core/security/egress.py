@@ -13,8 +13,7 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 
 
 class EgressRule(NamedTuple):
-    """`name`: a host name, `*.` and a domain, `public` or `loopback`; "" if the rule has a `network`. `port`: None for
-    any."""
+    """`name`: a host name, `*.` and a domain, `public` or `loopback`; "" with a `network`. `port`: None for any."""
 
     name: str
     network: Network | None

@@ -1,5 +1,4 @@
-"""Masks secrets by their value, wherever they occur: for example in an error that repeats a header, or in a tool's
-output with its environment."""
+"""Masks secrets by their value, for example in an error that repeats a header, or in a tool's output."""
 
 import json
 import re

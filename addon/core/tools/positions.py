@@ -49,8 +49,7 @@ def check_bool(fields: Document, key: str, at: Position) -> None:
 
 
 def fields_of(value: object, known: tuple[str, ...], at: Position) -> Document:
-    """An object's fields under their names in `known`, from either spelling. Null is unset; other fields are
-    refused."""
+    """An object's fields under their names in `known`, from either spelling. Null is unset; others are refused."""
     if not isinstance(value, dict):
         raise at.bad("must be an object")
     label = at.of(label_of(value, at))

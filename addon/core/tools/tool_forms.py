@@ -127,8 +127,7 @@ def _read(tool: object, at: Position, builtins: list[Document]) -> Iterator[tupl
 def _with_rules(
     read: tuple[Position, Document], source: Any, at: Position | None = None
 ) -> tuple[Position, Document, Document]:
-    """A declaration with its rules from `source`. `at`: the position for errors, if it differs from the
-    declaration's."""
+    """A declaration with its rules from `source`. `at`: the position for errors, by default the declaration's."""
     place, declaration = read
     try:
         return place, declaration, rules_of(source)

@@ -222,8 +222,7 @@ def _is_builtin(tool: Document) -> bool:
 
 
 def _used_names(names: Sequence[str], client_names: Collection[str], longest: int) -> dict[str, str]:
-    """The name used in the request for each name: unchanged, or made unique if a client's tool has the same name, or
-    shortened if too long."""
+    """The name used in the request for each name: changed if a client's tool has it, or if it is too long."""
     used = set(client_names) | set(names)
     result: dict[str, str] = {}
     for name in names:

@@ -51,12 +51,10 @@ class _OpenCall:
         self._take(entry)
 
     def is_continued(self, entry: Document) -> bool:
-        """Whether the entry continues this call."""
         others = (("id", entry.get("id")), ("index", entry.get("index")))
         return not any(value not in (None, "", self.entry.get(key)) for key, value in others)
 
     def closed(self) -> Document:
-        """The call with all its arguments."""
         function = _function(self.entry)
         whole = function.get("arguments") if not self._texts else "".join(self._texts)
         return {**self.entry, "function": {**function, "arguments": "" if whole is None else whole}}

@@ -24,8 +24,7 @@ _NO_USAGE = {"total_tokens": 0, "total_input_tokens": 0, "total_output_tokens": 
 
 
 class InteractionAnswer:
-    """All rounds of an answer. `request`: the current round's. `last`: the last interaction that the service made and
-    keeps."""
+    """All rounds of an answer. `request`: the current round's. `last`: the last interaction that the service keeps."""
 
     def __init__(self) -> None:
         self.request = InteractionRequest(b"{}")
@@ -160,7 +159,6 @@ def _text(parts: Sequence[Document]) -> str:
 
 
 def _calls(parts: Sequence[Document]) -> list[Any]:
-    """The ids of the calls in these parts."""
     return [call.get("id") for part in parts if isinstance(call := part.get("functionCall"), dict)]
 
 

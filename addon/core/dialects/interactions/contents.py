@@ -91,7 +91,6 @@ def is_tool_step(step: Document) -> bool:
 
 
 def content_of(step: Document) -> Document:
-    """A step as a Content."""
     is_users = kind_of(step) in _USERS if kind_of(step) else step.get("role") == "user"
     return {"role": "user" if is_users else "model", "parts": parts_of_step(step)}
 
@@ -157,7 +156,6 @@ def thought(text: str, signature: Any) -> Document:
 
 
 def steps_of(content: Document) -> list[Document]:
-    """A Content as steps."""
     steps: list[Document] = []
     outer = "model_output" if content.get("role") == "model" else "user_input"
     for part in parts_of(content):
@@ -252,8 +250,7 @@ def with_delta(step: Document, delta: Document) -> Document:
 
 
 def completed_step(step: Document) -> Document:
-    """A step with its pieces joined. Arguments that are not a JSON object are kept as text under the key
-    `arguments`."""
+    """A step with its pieces joined. Arguments other than a JSON object are kept as text under the key `arguments`."""
     whole = {key: value for key, value in step.items() if key != _JOINED_LATER}
     if pieces := "".join(step.get(_JOINED_LATER, ())):
         try:

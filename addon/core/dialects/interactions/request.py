@@ -15,8 +15,7 @@ from addon.core.history.request import Piece, Request, assemble, parse
 
 
 class InteractionRequest:
-    """`previous`: the interaction that the request names, if any. `is_stored`: the service keeps the answer. Raises
-    Malformed."""
+    """`previous`: the interaction that the request names, if any. `is_stored`: the answer is kept. Raises Malformed."""
 
     def __init__(self, body: bytes) -> None:
         given = decode(body)
@@ -43,8 +42,8 @@ class InteractionRequest:
         contents: Sequence[Piece] | None,
         unfinished: str = "",
     ) -> tuple[bytes, str]:
-        """The body for upstream, and a warning about tools that it cannot express. `unfinished`: the interaction whose
-        rest is requested."""
+        """The body for upstream, and a warning about left-out tools. `unfinished`: the interaction whose rest is
+        requested."""
         outer = parse(self.body)
         new: dict[str, bytes | None] = {}
         dropped = ""

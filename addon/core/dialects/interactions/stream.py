@@ -130,7 +130,6 @@ class InteractionStream:
             yield sse_event({"interaction": started, "event_type": "interaction.created"})
 
     def text_events(self, text: str) -> Iterator[bytes]:
-        """A step with a text."""
         number, self._steps = self._steps, self._steps + 1
         yield sse_event({"index": number, "step": {"type": "model_output"}, "event_type": "step.start"})
         yield sse_event({"index": number, "delta": {"text": text, "type": "text"}, "event_type": "step.delta"})

@@ -24,7 +24,6 @@ _ONLY_GEMINI = frozenset({"behavior", "response", "responseJsonSchema"})
 
 
 def to_gemini_tools(tools: Any) -> list[Document]:
-    """Tools of the Interactions API in Gemini's form."""
     return [_gemini_tool(tool) for tool in objects(tools)]
 
 

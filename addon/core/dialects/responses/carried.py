@@ -55,8 +55,7 @@ NOTHING_CARRIED = Carried({}, {}, {})
 
 
 def to_carry(parts: Sequence[Part], call_ids: Iterable[str]) -> str | None:
-    """The content that a client must carry for the model's Parts; None if nothing. `call_ids`: of their calls, in
-    order."""
+    """The content that a client must carry for the model's Parts, or None. `call_ids`: of their calls, in order."""
     ids = iter(call_ids)
     calls: dict[str, list[Document]] = {}
     texts: dict[str, list[Document]] = {}

@@ -31,8 +31,7 @@ def stored_items(
     taken: Collection[str] = (),
 ) -> list[Document]:
     """The items to store for a valid input. `contents`: the Contents that the request adds to the history, stored
-    beside the items. `new_id`: makes an id from a prefix such as `msg`, followed by an underscore. `taken`: ids of
-    other items."""
+    beside the items. `new_id`: makes an id such as `msg_…` from its prefix. `taken`: ids of other items."""
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     places = {data: at for at, data in reversed(list(enumerate(_blobs(contents))))}
     ids = set(taken)

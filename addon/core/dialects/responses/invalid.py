@@ -52,8 +52,8 @@ def body_object(body: object) -> Document:
 
 
 def fields(value: object, known: Collection[str], at: str) -> Document:
-    """An object's fields. Null means unset for any name, because clients send all fields that they know. Other unknown
-    fields are refused."""
+    """An object's fields. Null is unset for any name, because clients send all known fields. Other unknown ones are
+    refused."""
     if not isinstance(value, dict):
         raise bad(at, "must be an object", "invalid_type")
     given = {key: member for key, member in value.items() if member is not None}

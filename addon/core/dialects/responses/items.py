@@ -25,8 +25,8 @@ _GOOGLE_S = re.compile(
     r"https://(?:(?:www\.|m\.)?youtube\.com/watch\?|youtu\.be/|generativelanguage\.googleapis\.com/v1\w*/files/)"
 )
 _THOUGHTS = re.compile(r"\s*<think>(?:(?!</think>).)*</think>\s*", re.DOTALL)
-"""A message with which a client returns a summary of thoughts. It does not know the items for thoughts, and the model
-never wrote this text."""
+"""A message with a summary of thoughts, returned by a client that has no items for thoughts. The model never
+wrote it."""
 PARSED_ARGUMENTS, _PARSED = "parsed_arguments", "parsed"
 """Fields that OpenAI's JavaScript package adds to the items of an answer. Programs send them back."""
 DETAILS = ("auto", "low", "high", "original")
@@ -70,8 +70,8 @@ def nothing_sealed(sealed: str, purpose: Purpose) -> None:
 
 
 class Input(NamedTuple):
-    """`system`: the texts of system and developer messages, which go into Gemini's system instruction. `carried`: the
-    content of reasoning items."""
+    """`system`: texts of system and developer messages, for Gemini's system instruction. `carried`: from reasoning
+    items."""
 
     items: list[Item]
     system: list[Part]

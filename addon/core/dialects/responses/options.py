@@ -59,7 +59,7 @@ _MOST_STOPS, _MOST_LOGPROBS = 5, 20
 
 
 def check_neutral(body: Document) -> None:
-    """Raise Invalid for options that are not supported."""
+    """Raises Invalid for options that are not supported."""
     for name, (fitting, reason) in NEUTRAL.items():
         value = body.get(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in fitting):
@@ -94,8 +94,8 @@ def metadata(value: object) -> dict[str, str]:
 
 
 def generation_config(body: Document, model: str) -> Document:
-    """`temperature`, `top_p`, the penalties, `max_output_tokens`, `stop`, `text`, `reasoning` and log probabilities as
-    Gemini's generationConfig."""
+    """Sampling settings, `max_output_tokens`, `stop`, `text`, `reasoning` and log probabilities as a
+    generationConfig."""
     config: Document = {}
     if "temperature" in body:
         config["temperature"] = number(body["temperature"], 0, 2, "temperature")

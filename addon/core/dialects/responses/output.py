@@ -14,7 +14,7 @@ type Status = Literal["completed", "incomplete"]
 
 class Items:
     """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
-    event. `new_id` makes an id from a prefix such as `msg`. `of_thoughts`: further members of complete items of
+    event. `new_id` makes an id from a prefix such as `msg`. `of_thoughts`: further members of a complete item of
     thoughts."""
 
     def __init__(
@@ -40,7 +40,6 @@ class Items:
         self._emit_for_item("response.output_text.delta", content_index=0, delta=delta, logprobs=_of_event(logprobs))
 
     def thought(self, delta: str) -> None:
-        """Add text of a thought summary."""
         if self._open != "reasoning":
             self.close()
             self._begin("reasoning", {"id": self._new_id("rs"), "summary": []})
@@ -49,7 +48,6 @@ class Items:
         self._emit_for_item("response.reasoning_summary_text.delta", summary_index=0, delta=delta)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        """Add a complete function call."""
         self.close()
         item: Document = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
         self._add(item | {"arguments": "", "status": "in_progress"})

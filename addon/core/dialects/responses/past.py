@@ -2,8 +2,7 @@
 
 `StoredCalls` holds the data that the conversion needs from the store. The Contents keep Gemini's order: the calls of
 one step are in one Content, as the model made them; their responses follow in call order, before anything else of the
-next turn. Calls of a step may be *hidden*: the client gets calls one by one and does not know the hidden ones yet.
-Pure."""
+next turn. A step's calls may be *hidden*: the client gets calls one by one and does not know these yet. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,8 +132,8 @@ def _with_call_ids(answers: Mapping[str, Part]) -> list[Part]:
 
 
 def _user_parts(items: Sequence[Item]) -> list[Part]:
-    """The user's messages beside outputs, while hidden calls wait. They are kept, because the client does not know of
-    the waiting calls."""
+    """The user's messages beside outputs, while hidden calls wait. Kept, because the client does not know these
+    calls."""
     parts: list[Part] = []
     for item in items:
         if not isinstance(item, Message) or item.side != "user":

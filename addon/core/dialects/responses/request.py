@@ -117,7 +117,7 @@ class ResponsesRequest:
         return {"parts": parts} if parts else None
 
     def tool_config(self, tools: Sequence[Document]) -> Document | None:
-        """The toolConfig. `tools`: those of the request or its conversation. Raises Invalid for a choice of another
+        """The toolConfig. `tools`: of the request or its conversation. Raises Invalid for a choice of another
         function."""
         return gemini_tool_config(self.tool_choice, tools, self.model)
 
@@ -199,7 +199,6 @@ def read_leniently(body: object, unseal: Unseal = nothing_sealed) -> tuple[Respo
 
 
 def _named(value: object, at: str) -> str:
-    """A name or an id."""
     if not 0 < len(string(value, at)) <= _MAX_ID or not str(value).isprintable():
         raise bad(at, f"is {quoted(value)}; it must be 1 to {_MAX_ID} printable characters")
     return str(value)

@@ -98,7 +98,7 @@ class Translator:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the answer was ended because of its own or the prompt's content, so that a retry would end the same
+        """Whether the answer was ended because of its or the prompt's content, so that a retry would end the same
         way."""
         return self._reason == "content_filter"
 
@@ -157,7 +157,6 @@ class Translator:
         return self._ended()
 
     def document(self) -> Document:
-        """The Response object in its current state."""
         return {
             "id": self._response_id,
             "object": "response",
