@@ -1,1 +1,1 @@
-"""The command line `toolgraft`: one module a group of commands."""
+"""The command line `toolgraft`: one module per group of commands."""

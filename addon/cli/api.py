@@ -45,7 +45,7 @@ def client_arguments(url: str | None) -> tuple[str, dict[str, Any]]:
     base = (url or local_url()).rstrip("/")
     local = url is None or is_loopback(urlsplit(url).hostname or "")
     headers = {"User-Agent": "toolgraft"}
-    # this machine's token never goes to another machine, only a token that the user gave for it
+    # This machine's token never goes to another machine; only a token that the user gave does.
     token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
     if token and token != "off":
         headers["Authorization"] = f"Bearer {token}"
@@ -82,7 +82,7 @@ class Api:
         return self._request("GET", path, query=query)
 
     def find(self, path: str) -> Any:
-        """As `get`; None if there is no such thing."""
+        """As `get`; None for a 404."""
         try:
             if self._client.get(self.url + path).status_code == 404:
                 return None
@@ -98,7 +98,7 @@ class Api:
             self._fail_as_unreachable(error)
 
     def problem(self, path: str) -> str:
-        """Why the proxy answers this path with a 503; empty if it does not."""
+        """The reason if the proxy answers this path with a 503, else empty."""
         try:
             answer = self._client.get(self.url + path)
         except httpx2.HTTPError as error:
@@ -115,7 +115,7 @@ class Api:
         self._request("DELETE", path)
 
     def items(self, path: str, **query: str | None) -> Iterator[Any]:
-        """The items of a list, over all its pages."""
+        """The items of a list, from all its pages."""
         cursor = None
         while True:
             page = self.get(path, **query, limit="1000", cursor=cursor)
@@ -125,8 +125,8 @@ class Api:
                 return
 
     def events(self, **query: str | None) -> Generator[ServerEvent | None]:
-        """The events from now on, also after the proxy has ended and another has taken its place. An item None follows
-        each connection that does not continue an earlier one: from then on no event is missed. Never ends by itself."""
+        """The events from now on, even across restarts of the proxy. None precedes the events of a connection that does
+        not continue an earlier one: no later event is missed. Never ends by itself."""
         last_id, pause = "", _FIRST_PAUSE
         while True:
             try:
@@ -151,7 +151,7 @@ class Api:
             self._reconnect()
 
     def _stream(self, query: dict[str, str | None], last_id: str) -> Iterator[ServerEvent | None]:
-        """The events of one connection, after None. Positions are events without a type. Ends at once if the proxy
+        """The events of one connection, after None. Positions are events without a type. Ends immediately if the proxy
         cannot serve them now."""
         headers = {"Last-Event-ID": last_id} if last_id else {}
         with self._client.stream(
@@ -166,7 +166,7 @@ class Api:
             yield from _decode(answer.iter_lines())
 
     def _reconnect(self) -> None:
-        """The proxy that was started anew may have another address. While there is none, the last one stays."""
+        """Use the address of a restarted proxy, or the last address if no proxy runs."""
         self._client.close()
         self._client = self._connect(self._given_url if _has_local_address() else self._given_url or self.url)
 
@@ -210,12 +210,12 @@ class Api:
         )
 
 
-# an event stream is silent for at most 15 s
+# An event stream is silent for at most 15 s.
 _EVENTS_TIMEOUT = httpx2.Timeout(30, read=60)
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 3.0
-"""Seconds before a lost connection is made again."""
+"""The longest pause before a lost connection is made again, in seconds."""
 
 
 def local_url() -> str:

@@ -13,8 +13,8 @@ from addon.web.token import TOKEN_PREFIX, make_folder, write_file
 
 
 def ask_token(session: str, url: str | None) -> tuple[str, str]:
-    """The control API's URL, and the token. If the API requires none, or the user's token may not make tokens, it is
-    the user's own."""
+    """The control API's URL, and the token: the user's own, if the API requires none or that token may not make
+    tokens."""
     with Api(url) as api:
         own = api.token
         if own is None or (own.startswith(TOKEN_PREFIX) and not api.allows("/v1/tokens")):
@@ -25,7 +25,7 @@ def ask_token(session: str, url: str | None) -> tuple[str, str]:
         found = stored.get(key)
         if isinstance(found, str) and found.removeprefix(TOKEN_PREFIX).partition("_")[0] in valid:
             return api.url, found
-        # `default` stands for the proxy's own session
+        # `default` stands for the proxy's own session.
         place: dict[str, Any] = {"own_session": True} if session == "default" else {"session": session}
         made: str = api.post("/v1/tokens", {"scopes": ["ask"], "name": "for OpenAI's clients", **place})["token"]
     make_folder(path.parent)

@@ -1,7 +1,7 @@
-"""The file of CAs for clients of the regular proxy: mitmproxy's own beside those that they trusted before.
+"""The file of CAs for clients of the regular proxy: mitmproxy's CA and those that they trusted before.
 
-A client meets mitmproxy's certificates at models' hosts and the servers' own at all others, and most variables name the
-only file that it trusts.
+A client sees mitmproxy's certificates for models' hosts and the servers' own for all others, and most variables name
+the only file that it trusts.
 """
 
 import os
@@ -15,7 +15,7 @@ from addon.web.token import make_folder, write_file
 
 _NAME = "ca-bundle.pem"
 VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables that name the only CAs that a client trusts. NODE_EXTRA_CA_CERTS adds some to Node's own."""
+"""Variables that replace a client's CAs. NODE_EXTRA_CA_CERTS, by contrast, adds to Node's own."""
 
 
 def ca_bundle(ca: Path, environ: Mapping[str, str] = os.environ) -> Path:

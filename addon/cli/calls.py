@@ -69,7 +69,7 @@ def show(
 
 
 def _moment(option: str, text: str | None) -> str | None:
-    """A time for the API. Without a zone, the local one is meant."""
+    """A time for the API. Without a zone, it is local time."""
     import datetime
 
     if text is None:
@@ -151,7 +151,7 @@ def _body(result: str | None, error: str | None, files: Sequence[Path]) -> dict[
 
 
 def _media(path: Path) -> "Media":
-    """A file with the type that its bytes or its name tell."""
+    """A file, with the type according to its bytes or name."""
     import mimetypes
 
     from addon.tools.media import Media, type_by_content
@@ -184,7 +184,7 @@ def _ask(call: dict[str, Any]) -> dict[str, Any]:
                 "result": parse_json(text.encode("utf-8", "surrogateescape"), "the result", '; text is "in quotes"')
             }
         except typer.Exit:
-            continue  # its message is on the terminal
+            continue  # the message was printed
 
 
 def _follow(api: "Api", session: str | None, status: str | None, name: str | None, as_json: bool) -> None:
@@ -199,13 +199,13 @@ def _current_and_new(api: "Api", session: str | None) -> Iterator[Any]:
     listed_at: dict[str, float] = {}
     with closing(api.events(session=session)) as events:
         for event in events:
-            if event is None:  # from here on no event is missed, so that the list completes what was before
+            if event is None:  # no later event is missed, and the list has the calls before
                 calls = list(api.items("/v1/calls", session=session))
                 listed_at = {call["call_id"]: call["updated_at"] for call in calls}
             elif event.type.startswith("call."):
                 calls = [event.data]
                 if event.data["updated_at"] < listed_at.get(event.data["call_id"], 0.0):
-                    continue  # the list was newer
+                    continue  # the list has a newer state
                 listed_at.pop(event.data["call_id"], None)
             else:
                 continue

@@ -1,4 +1,4 @@
-"""Completion of arguments by what the running proxy knows."""
+"""Completion of arguments with the running proxy's data."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def sessions(context: typer.Context, incomplete: str) -> Iterator[str]:
 def _calls(context: typer.Context, incomplete: str, fits: Any) -> Iterator[tuple[str, str]]:
     for call in _items(context, "/v1/calls?status=pending"):
         if call["call_id"].startswith(incomplete) and fits(call):
-            # zsh evaluates the descriptions
+            # zsh evaluates descriptions
             yield call["call_id"], call["name"] if _PLAIN_NAME.fullmatch(call["name"]) else ""
 
 

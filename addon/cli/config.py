@@ -149,7 +149,7 @@ def _read(named: str | None) -> "ConfigFile | None":
 
 
 def _other_settings(file: "ConfigFile") -> list[str]:
-    """What the file sets besides what it runs: where chats are sent, for example."""
+    """The file's settings besides the programs that it runs, such as where chats are sent."""
     from addon.config_file.settings_table import masked
 
     skipped = ("graft_tools", "graft_mcp")
@@ -162,7 +162,7 @@ def _other_settings(file: "ConfigFile") -> list[str]:
 
 
 def _summary(file: "ConfigFile") -> str:
-    """The file and how much it sets."""
+    """The file, with the numbers of its settings."""
     counts = [
         *((len(file.options), "option"), (len(file.modes), "mode")),
         *((len(file.servers), "MCP server"), (len(file.sessions), "session")),

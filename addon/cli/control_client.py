@@ -10,11 +10,11 @@ from addon.core.framing.documents import Document
 
 
 class Unreachable(Exception):
-    """The proxy does not answer, or not successfully; trying again may help."""
+    """The proxy does not answer, or answers with a temporary error."""
 
 
 class Refused(Exception):
-    """The proxy refused the request, with this HTTP status and message. Status 0: it was not asked."""
+    """The proxy refused the request, with this HTTP status and message. Status 0: no request was sent."""
 
     def __init__(self, detail: str, status: int = 0) -> None:
         super().__init__(detail)

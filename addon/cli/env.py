@@ -22,7 +22,7 @@ Shell = Literal["bash", "zsh", "fish", "powershell", "cmd"]
 DEFAULTS = {"reverse": "http://127.0.0.1:8081", "regular": "http://127.0.0.1:8080"}
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "CODE_ASSIST_ENDPOINT")
 NO_BASE_URL = ("agy", "antigravity")
-"""Clients that know no base URL: `run` starts them with the regular proxy."""
+"""Clients without a setting for base URLs: `run` starts them with the regular proxy."""
 
 _CONNECT_TIMEOUT = 2.0
 _GEMINI = "generativelanguage.googleapis.com"
@@ -97,7 +97,8 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
 
 
 def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
-    """The user name in the proxy's URL names the session, and keeps all hosts but those of models encrypted."""
+    """The variables for the regular proxy. The user name in its URL names the session, and leaves all hosts except
+    models' encrypted."""
     from addon.cli import ca_bundle
     from addon.urls import MODELS_ONLY
 
@@ -106,7 +107,7 @@ def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
     ca = ca_path(url)
     if not ca.exists():
         output.note(f"{ca} does not exist yet: the proxy creates it at its first start")
-    found = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)  # clients differ in which one goes first
+    found = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)  # clients differ in which one takes precedence
     found["NODE_EXTRA_CA_CERTS"] = str(ca)
     found["NODE_USE_ENV_PROXY"] = "1"
     found |= dict.fromkeys(ca_bundle.VARIABLES, str(ca_bundle.ca_bundle(ca)))
@@ -135,7 +136,7 @@ def _unanswered(found: dict[str, str]) -> str:
 
 
 def _front_door(session: str, url: str | None) -> dict[str, str]:
-    """A header names the session, because OpenAI's URLs have no place for it."""
+    """The variables for OpenAI clients. A header names the session."""
     from addon.cli.ask_token import ask_token
 
     base, token = ask_token(session, url)

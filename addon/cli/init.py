@@ -46,7 +46,7 @@ def init(
 
 
 def _ask(folder: Path) -> "Answers":
-    """`folder`: of the file, from which its paths start."""
+    """`folder`: the file's folder, where its relative paths start."""
     from addon.config_file.template import Answers
 
     output.note("five questions; Enter takes the answer in brackets")
@@ -91,7 +91,7 @@ def _answer(question: str, default: str) -> str:
 
 
 def _usage(file: Path, content: bytes) -> str:
-    """How the file is used. One of the working folder is trusted: the user has just made it."""
+    """How the file is used. Trusts a file of the working folder, because the user has just made it."""
     from addon.config_file.places import local_file, user_file
     from addon.config_file.trust import trust
 

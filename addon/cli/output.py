@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _GAP = 2
 _NARROWEST = 8
-"""Characters of a column that is cut: a time is never."""
+"""Columns are not cut to fewer characters, so that a time is never cut."""
 _UNLIMITED = 1_000_000
 """The width of a pipe."""
 _WIDEST = 60
-"""Characters to which columns are filled in a pipe. Longer values are whole, and do not widen the other rows."""
+"""Columns are padded to at most this many characters in a pipe. Longer values do not widen the other rows."""
 
 
 def fail(message: str) -> NoReturn:
@@ -34,7 +34,7 @@ def note(message: str) -> None:
 
 
 def plain(text: str) -> str:
-    """The text on one line, with unprintable characters escaped: names and arguments come from a model."""
+    """The text on one line, with unprintable characters escaped, for names and arguments from a model."""
     return printable(text)
 
 
@@ -57,7 +57,7 @@ def compact(document: Any) -> str:
 
 
 def console() -> "Console":
-    """A console for stdout. In a pipe, lines are neither wrapped nor cut."""
+    """A console for stdout. In a pipe, it neither wraps nor cuts lines."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _UNLIMITED
@@ -65,14 +65,14 @@ def console() -> "Console":
 
 
 def is_interactive() -> bool:
-    """Whether somebody can be asked."""
+    """Whether the user can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence["str | Text"]], droppable: Sequence[str] = ()) -> None:
-    """A table with one line per row. Columns without any value are left out. On a terminal, wide columns are cut, the
-    widest first, but never the first column, which holds what other commands take. If that does not suffice, the
-    `droppable` columns are left out, in this order."""
+    """A table with one line per row, without empty columns. On a terminal, wide columns are cut, the widest first, but
+    never the first column, which other commands take as an argument. If that does not suffice, the `droppable` columns
+    are left out, in this order."""
     from rich.cells import cell_len
     from rich.table import Table
 
@@ -123,7 +123,7 @@ def _fit(widths: dict[int, int], available: int) -> bool:
 
 
 def print_line(item: Any) -> None:
-    """One item of a list that is watched: a row of a table, whose empty cells are left out, or a JSON document."""
+    """One item of a watched list: a table row without its empty cells, or a JSON document."""
     if not isinstance(item, list):
         print_json(item, indent=None)
         return

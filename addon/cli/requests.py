@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COLUMNS = ("REQUEST", "TIME", "SESSION", "MODEL", "STATE", "STATUS", "ROUNDS", "TOKENS", "TOOK", "CALLS")
 
 _MOST_STATES = 5000
-"""Requests of which --watch remembers what it has printed."""
+"""The number of requests whose printed state --watch remembers."""
 
 
 def requests(
@@ -80,7 +80,7 @@ def _list(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _follow(api: "Api", session: str | None, *, as_json: bool) -> None:
-    """Never ends by itself."""
+    """Print the requests with --watch. Never ends by itself."""
     from addon.core.summaries import count
 
     states: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""`toolgraft serve`: starts mitmdump with the addon. Standard library only, so that the proxy starts at once, unless a
-toolgraft.toml has to be checked first."""
+"""`toolgraft serve`: starts mitmdump with the addon. Standard library only, so that the proxy starts quickly, unless a
+toolgraft.toml must be checked first."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ _GEMINI = "https://generativelanguage.googleapis.com"
 _ADDON = Path(__file__).parent.parent
 
 _DEFAULTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    # A request can then be diverted or refused before there is any connection.
+    # A request can then be diverted or refused before a connection exists.
     ("connection_strategy", ("connection_strategy=lazy",)),
     # The addon checks the Host that the client sent.
     ("keep_host_header", ("keep_host_header=true",)),
@@ -28,8 +28,8 @@ _WEB_DEFAULTS = (("web_port", ("web_port=8082",)),)  # mitmweb's own default is 
 def arguments(
     given: Sequence[str], interface: str = "mitmdump", config: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments of mitmproxy: toolgraft's defaults, then those given by the user. `config`: the options that name a
-    toolgraft.toml, and `modes`: those that it has, which replace the default.
+    """The arguments of mitmproxy: toolgraft's defaults, then the user's. `config`: the options that name a
+    toolgraft.toml; `modes`: those in it, which replace the default.
 
     Defaults are `--set` options: config.yaml takes precedence over these, and mitmproxy's own flags (--mode, -p) over
     both. A default is left out if the user sets the same option: mitmproxy would add a second mode, and refuse a
@@ -102,7 +102,7 @@ def serve(given: Sequence[str]) -> NoReturn:
 
 
 def _checked_config(named: str | None) -> tuple[Sequence[str], Sequence[str]]:
-    """The options that name the toolgraft.toml to use, and its modes. Raises ValueError if something in it is wrong."""
+    """The options that name the toolgraft.toml to use, and its modes. Raises ValueError if the file is invalid."""
     from addon.config_file.places import chosen_file
 
     try:

@@ -1,4 +1,4 @@
-"""`toolgraft sessions` and `toolgraft turns`: what the proxy keeps of its clients."""
+"""`toolgraft sessions` and `toolgraft turns`."""
 
 import time
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def turns(
 
 
 def _new(api: "Api", session: str | None) -> Iterator[Any]:
-    """Never ends by itself."""
+    """New and completed turns. Never ends by itself."""
     states: dict[str, tuple[bool, int]] = {}
     with closing(api.events(session=session)) as events:
         for event in events:
@@ -94,7 +94,7 @@ def _row(turn: dict[str, Any]) -> list[str]:
 
     usage = [one for one in turn["usage"] if one]
     names = [call["name"] for step in turn["true"] for call in step["calls"]]
-    was_tried = turn["surface"] == "try"  # by somebody, without a client and a model
+    was_tried = turn["surface"] == "try"  # a trial call, without a client and a model
     return [
         output.plain(turn["turn_id"]),
         time.strftime("%H:%M:%S", time.localtime(turn["created_at"])),

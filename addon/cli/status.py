@@ -1,4 +1,4 @@
-"""`toolgraft status`: what the running proxy has, and what waits."""
+"""`toolgraft status`: the state of the running proxy, and waiting calls."""
 
 import time
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from addon.cli.api import Api
 
 _MOST_WAITING = 5
-"""Calls that are listed; the rest is counted."""
+"""The number of calls that are listed; the rest is counted."""
 _MOST_FAILED = 3
 _RECENT = 3600.0
 """Seconds for which a failed call is recent."""
 _MOST_READ = 5000
-"""Failed calls that are read: the list begins with the oldest."""
+"""The most failed calls that are read: the list begins with the oldest."""
 _MOST_TOOLS = 20
 
 
@@ -43,7 +43,7 @@ def _status(api: "Api") -> dict[str, Any]:
         "problem": problem,
         "running": len(api.get("/v1/requests", state="running")["items"]),
         "servers": api.get("/v1/servers")["items"],
-        # A store that does not answer would end the command before it has said so.
+        # If the store does not answer, reading sessions would end the command before it reports that.
         "sessions": [] if problem else list(api.items("/v1/sessions")),
         "tools": [] if problem else _tools(api),
         "held_tools": [one["name"] for one in api.get("/v1/mcp/held")["items"]],

@@ -1,4 +1,4 @@
-"""`toolgraft token`: the control API's bearer tokens, the proxy's own and further ones."""
+"""`toolgraft token`: the control API's bearer tokens, the proxy's own and additional ones."""
 
 import enum
 from datetime import datetime
@@ -10,7 +10,7 @@ from addon.cli import options, output
 
 
 class Right(enum.StrEnum):
-    """The rights of a token. An enum, because Typer does not support a list of a Literal."""
+    """The rights of a token. An enum, because Typer does not support lists of a Literal."""
 
     ASK = "ask"
     READ = "read"

@@ -10,7 +10,7 @@ from addon.cli import options, output
 from addon.cli.calls import FINAL
 
 _FIRST = 2
-"""Seconds after which it is said what the call waits for."""
+"""Seconds after which the command prints what the call waits for."""
 _PAUSE = 0.5
 
 

@@ -19,7 +19,7 @@ _ERROR = b'{"error":'
 
 
 def _body_of(result: Any) -> bytes:
-    """The body with a result. Its images, sounds and files go in `parts`."""
+    """The body with a result; its images, sounds and files are in `parts`."""
     media: list[Media] = []
     body = json_of({"result": result}, collector(media))
     return body if not media else body[:-1] + b"," + json_of({"parts": [one.part for one in media]})[1:]
@@ -66,7 +66,7 @@ class WorkerCall:
         try:
             await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                renewal.result()  # raises Refused: the call is no longer this worker's
+                renewal.result()  # raises Refused: this worker has lost the call
             status = await self._post(work.result())
             self.settled = True
             self._report_event("answered", status=status, seconds=round(time.monotonic() - began, 3))
@@ -98,7 +98,7 @@ class WorkerCall:
         await self._api.request("POST", f"/v1/calls/{self.call_id}/renew", body, timeout=timeout)
 
     async def _stop(self, work: asyncio.Future[bytes]) -> None:
-        """The worker stops: return the call, or send its result."""
+        """Return the call, or send its result, because the worker stops."""
         work.cancel()
         await asyncio.wait((work,), timeout=1)
         try:

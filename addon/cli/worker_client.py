@@ -105,7 +105,7 @@ class Worker:
                 if reachable:
                     self._report({"event": "unreachable", "error": str(error)})
                 reachable = False
-            await asyncio.sleep(delay * random.uniform(0.5, 1))  # so that workers do not retry all at once
+            await asyncio.sleep(delay * random.uniform(0.5, 1))  # so that workers do not retry simultaneously
             delay = min(2 * delay, MAX_DELAY)
 
     async def _register(self) -> None:
@@ -136,7 +136,7 @@ class Worker:
                     raise
 
     async def _claim_until(self, stop: asyncio.Event) -> None:
-        """A call that is claimed while the worker is being stopped does not begin: it is returned."""
+        """Claim calls until `stop`. A call that is claimed after that is returned without being run."""
         query = {"session": self._session, "names": list(self._tools), "wait": WAIT}
         claim = {**query, "lease": self._lease, "worker": self._name}
         while not stop.is_set():
@@ -152,8 +152,7 @@ class Worker:
                     self._free.release()
 
     async def _return_unknown(self) -> None:
-        """Return calls that are leased to this worker but never reached it, because the answer to a claim was lost.
-        They have not run."""
+        """Return calls that are leased to this worker but never reached it, because the answer to a claim was lost."""
         path = f"/v1/calls?session={self._session}&status=running&limit=1000"
         try:
             calls = (await self._api.request("GET", path, timeout=2)).json()["items"]

@@ -1,1 +1,1 @@
-"""toolgraft.toml: finds it, reads and checks it, and applies what it says."""
+"""toolgraft.toml: finds, reads, checks and applies it."""

@@ -1,4 +1,4 @@
-"""Where a toolgraft.toml is looked for, and which one is used."""
+"""Finds the toolgraft.toml to use."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,8 +9,8 @@ NAME = "toolgraft.toml"
 
 
 class Choice(NamedTuple):
-    """The file to use, None if there is none. `trusted`: it is in the working folder, and used only with the contents
-    that the user trusts. `notice`: why the file of the working folder is not used."""
+    """The file to use, if any. `trusted`: it is in the working folder, and used only with the contents that the user
+    trusts. `notice`: why the file of the working folder is not used."""
 
     path: Path | None
     trusted: bool = False
@@ -29,7 +29,7 @@ def local_file() -> Path:
 
 def chosen_file(given: str | None) -> Choice:
     """The file that `--config` gives, else that of the working folder if it is trusted, else the user's. Paths are
-    absolute. Raises OSError or ValueError if it cannot be found out what is trusted."""
+    absolute. Raises OSError, ValueError if the list of trusted files is unreadable."""
     if given is not None:
         return Choice(Path(given).absolute())
     local, own = local_file(), user_file()

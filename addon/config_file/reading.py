@@ -1,4 +1,4 @@
-"""Reads a toolgraft.toml and checks it whole. An error is one sentence with the file, the key and what would fit."""
+"""Reads and checks a toolgraft.toml completely. An error is one sentence with the file, the key and what would fit."""
 
 import difflib
 import json
@@ -26,7 +26,7 @@ _OPTIONS = {
     option.name.removeprefix("graft_"): option for option in OPTIONS if not option.name.startswith("graft_config")
 }
 _PATHS = ("tools", "mcp", "record", "state")
-"""Options that are paths: in the file they start from its folder."""
+"""Options that are paths, relative to the file's folder."""
 _TOOLS = ("tools", "tool_config", "tool_choice")
 _SESSION = (*Policy.options(), "toolset", *_TOOLS)
 _LARGEST = 16 * 1024 * 1024
@@ -38,8 +38,8 @@ type KeyPath = tuple[str | int, ...]
 
 
 class ConfigError(ValueError):
-    """A toolgraft.toml that cannot be used. The message begins with the file. `files`: other files that it
-    names, up to the error."""
+    """An invalid toolgraft.toml. The message begins with the file. `files`: other files that it names, up to the
+    error."""
 
     def __init__(self, message: str, files: Sequence[Path] = ()) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class SessionEntry:
-    """A session of the file: its whole policy, and its toolset, or None if the file does not set one."""
+    """A session of the file: its whole policy, and its toolset, if the file sets one."""
 
     policy: Policy
     toolset: Toolset | None
@@ -56,8 +56,8 @@ class SessionEntry:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """`options`: by full name, as mitmproxy's options take them. `servers`: the MCP servers by name, each with its
-    command or URL; `read_servers` reads them. `files`: the other files whose contents are part of it."""
+    """`options`: by full name, in the form of mitmproxy's options. `servers`: the MCP servers by name, each with its
+    command or URL; `read_servers` reads them. `files`: the other files with contents that belong to it."""
 
     path: Path
     options: Mapping[str, str | list[str]] = field(default_factory=dict)
@@ -68,14 +68,14 @@ class ConfigFile:
 
     @property
     def programs(self) -> list[str]:
-        """What the file runs or connects to, one line each."""
+        """The programs and URLs that the file uses, one line each."""
         tools = [f"runs {path}" for path in self.options.get("graft_tools", ())]
         mcp = [f"starts the MCP servers of {path}" for path in self.options.get("graft_mcp", ())]
         return [*tools, *mcp, *(f"MCP server {name}: {what}" for name, what in self.servers.items())]
 
     @property
     def missing(self) -> str | None:
-        """The first option with a file that is not there, as an error: a proxy would not start with it."""
+        """An error about the first option that names a missing file, with which no proxy would start."""
         for option in ("graft_tools", "graft_mcp"):
             for path in self.options.get(option, ()):
                 if not Path(path).is_file():
@@ -111,7 +111,7 @@ def load_config(path: Path, *, trusted: bool = False) -> ConfigFile:
 
 
 def parse_config(path: Path, content: bytes) -> ConfigFile:
-    """`path`: names the file in errors, and its folder is where relative paths start. Raises ConfigError for the first
+    """`path`: names the file in errors, and relative paths start in its folder. Raises ConfigError for the first
     error."""
     files: list[Path] = []
     try:
@@ -173,16 +173,16 @@ class _Reader:
         return self._resolved(place[-1], option_text(value))
 
     def _resolved(self, name: object, text: str) -> str:
-        """A path of the file, from the file's folder. Nothing else is changed."""
+        """A relative path, joined to the file's folder; other values are unchanged."""
         if name not in _PATHS or not text or "\0" in text:
             return text
         try:
             return str(self._path.parent / Path(text).expanduser())
-        except RuntimeError:  # there is no such user
+        except RuntimeError:  # unknown user
             return text
 
     def _check_settings(self, options: Mapping[str, str | list[str]]) -> None:
-        """Each option by itself: whether they fit together depends on the command line as well."""
+        """Check each option separately: whether they fit together also depends on the command line."""
         for name, value in options.items():
             try:
                 Settings.from_options({name: value})
@@ -254,7 +254,7 @@ class _Reader:
             raise self._error((*place, "tools"), error.errors()[0]["msg"]) from None
 
     def _toolset_file(self, place: KeyPath, value: object) -> Toolset:
-        """The toolset of a JSON file, as `toolgraft tools set` takes it."""
+        """The toolset of a JSON file, in the form for `toolgraft tools set`."""
         if not isinstance(value, str) or not value or "\0" in value:
             raise self._error(place, "must be the path of a JSON file with tools")
         path = self._path.parent / Path(value).expanduser()
@@ -288,12 +288,12 @@ class _Reader:
         return value
 
     def _error(self, place: KeyPath | str, message: str = "") -> ConfigError:
-        """`place`: of the value that the message is about, or the whole message."""
+        """`place`: of the value, or the whole message."""
         return ConfigError(f"{self._path}: {place if isinstance(place, str) else f'{_name(place)} {message}'}")
 
 
 def option_text(value: str | bool | float) -> str:
-    """An option's value, close to how it was written."""
+    """An option's value as text, close to its form in the file."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
@@ -311,7 +311,7 @@ def _leaves(place: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _unknown(name: str, known: Collection[str], *, at_top: bool = False) -> str:
-    """What to say of an unknown key: the nearest known one, or all if none is near and they are few."""
+    """The hint for an unknown key: the nearest known one, or all if none is near and they are few."""
     if near := difflib.get_close_matches(name.removeprefix("graft_"), known, 1):
         return f"is unknown; did you mean {near[0]}?"
     if at_top and (near := difflib.get_close_matches(name.removeprefix("graft_"), _OPTIONS, 1)):
@@ -326,6 +326,6 @@ def _kind(value: object) -> str:
 
 
 def _name(place: KeyPath) -> str:
-    """A place as people write it: `sessions.work.tools[0]`."""
+    """A place as text: `sessions.work.tools[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return text.removeprefix(".") or "the document"

@@ -8,8 +8,8 @@ from store.models import Policy
 
 
 async def apply_sessions(store: Store, sessions: Mapping[str, SessionEntry]) -> list[str]:
-    """Write what differs from the store, and return the names of the sessions that changed. A session's other settings
-    are reset, but a toolset stays if the file sets none. Raises StoreError."""
+    """Write the policies and toolsets that differ from the store, and return the names of the changed sessions. Resets
+    settings that the file does not name, but keeps a toolset if the file sets none. Raises StoreError."""
     changed = []
     for name, entry in sessions.items():
         record, _, _ = await store.snapshot(name)

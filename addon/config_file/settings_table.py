@@ -1,4 +1,4 @@
-"""Every option with its value and where it is set, as a start of the proxy would find them."""
+"""The options that a start of the proxy would use, each with its value and its source."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +13,7 @@ from store.models import MASK
 
 
 class SettingRow(NamedTuple):
-    """`source` names where the option is set: `default`, a file, a variable, `config.yaml` or
-    `command line`. Secrets of `value` are masked."""
+    """`source`: `default`, a file, a variable, `config.yaml` or `command line`. Secrets in `value` are masked."""
 
     name: str
     value: str
@@ -24,8 +23,8 @@ class SettingRow(NamedTuple):
 def setting_rows(
     config: ConfigFile | None, given: Sequence[str], yaml: Mapping[str, Any], environ: Mapping[str, str]
 ) -> list[SettingRow]:
-    """`given`: `NAME=VALUE` texts as of `--set`. `yaml`: what mitmproxy's config.yaml sets. Raises ValueError, also if
-    the values do not fit."""
+    """`given`: `NAME=VALUE` texts of `--set`. `yaml`: the options of mitmproxy's config.yaml. Raises ValueError, also
+    if the values do not fit."""
     on_command_line = parse_options(given)
     values: dict[str, Any] = {}
     rows = []

@@ -12,7 +12,7 @@ _OPTIONS = (
     *("tool_timeout", "approval_timeout", "answer_timeout", "session", "log", "upstream", "control"),
     *("allow_hosts", "allow_origins", "egress", "store", "ttl"),
 )
-"""The options in the file: first those that `init` asks for, then the ones that are changed most often."""
+"""The options in the file: first those that `init` asks for, then those that are changed most often."""
 
 _HEAD = """\
 # The configuration of toolgraft: docs/configuration.md describes it, docs/options.md lists all options.
@@ -43,7 +43,7 @@ _TAIL = """\
 
 @dataclass(frozen=True)
 class Answers:
-    """What `init` asks for. `port`: of the reverse proxy."""
+    """The answers to the questions of `init`. `port`: of the reverse proxy."""
 
     port: int = 8081
     client_tools: str = "strip"

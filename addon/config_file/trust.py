@@ -1,6 +1,6 @@
 """Which contents of a toolgraft.toml in a working folder the user trusts: `toolgraft trust` records their hash.
 
-The file names programs that the proxy starts. A folder from somebody else must not get one run by being worked in.
+The file names programs that the proxy starts, so working in another person's folder must not be enough to run them.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from addon.web.token import check_folder, make_folder, write_file
 
 
 def trust(path: Path, content: bytes) -> None:
-    """Trust exactly these contents of the file, instead of earlier ones. Raises OSError, ValueError."""
+    """Trust only these contents of the file. Raises OSError, ValueError."""
     _write(_read() | {_name(path): _hash(content)})
 
 
@@ -26,7 +26,7 @@ def distrust(path: Path) -> bool:
 
 
 def untrusted(path: Path, content: bytes) -> str | None:
-    """Why these contents are not to be used, or None if they are trusted. Raises OSError, ValueError."""
+    """Why these contents must not be used, or None if they are trusted. Raises OSError, ValueError."""
     known = _read().get(_name(path))
     if known == _hash(content):
         return None

@@ -93,7 +93,7 @@ async def play(stage: Stage) -> AsyncGenerator[Beat]:
 
 
 class Span(NamedTuple):
-    """A period, in seconds after the client asked."""
+    """A period, in seconds after the client's request."""
 
     start: float
     end: float
@@ -136,7 +136,7 @@ class StreamedQuestion:
         await self._add_runs(stage)
 
     async def _add_runs(self, stage: Stage) -> None:
-        """Read the events until the turn is delivered: all events of its calls come before."""
+        """Read the events until the turn is delivered, which comes after all events of its calls."""
         kind = ""
         starts: dict[str, float] = {}
         try:

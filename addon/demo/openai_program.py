@@ -20,7 +20,7 @@ _REQUEST = {"model": "gemini-3-flash", "tools": [PACK]}
 
 
 async def play(stage: Stage) -> AsyncGenerator[Beat]:
-    """Yield the scene. Raises DemoFailed."""
+    """Raises DemoFailed."""
     yield Scene(
         "The same tools for an OpenAI program",
         "It asks the front door as OpenAI's clients do, and declares a function of its own, pack.",

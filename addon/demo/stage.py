@@ -72,7 +72,7 @@ class Stage:
         self.control = control
         self.session = session
         self._bearer = {"Authorization": f"Bearer {token}"}
-        # ignore proxies of the environment
+        # Ignores the environment's proxies.
         self._http = httpx2.AsyncClient(timeout=10, trust_env=False, event_hooks={"response": [_check]})
 
     async def ask(self, path: str, document: Json) -> str:
@@ -133,7 +133,7 @@ async def _check(answer: httpx2.Response) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A stage's settings: how Gemini's streams are cut, and the proxy's options, further environment variables and
+    """A stage's settings: how Gemini's streams are cut, and the proxy's options, additional environment variables and
     working directory."""
 
     shape: Shape = field(default_factory=Shape)
@@ -176,7 +176,7 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
             *("-s", str(home / "entry.py")),
             *("--mode", f"reverse:{upstream}@127.0.0.1:0"),
             *(word for option in [*defaults, *plan.options] for word in ("--set", option)),
-            # in the environment, because the process list shows arguments
+            # Not in the arguments, which the process list shows.
             env=os.environ
             | {"TOOLGRAFT_TOKEN": token, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
             | plan.environment,
@@ -198,7 +198,7 @@ async def _mitmdump(upstream: str, folder: Path, token: str, plan: Plan) -> Asyn
 
 
 async def _until_up(process: asyncio.subprocess.Process, log: Path) -> None:
-    """Wait for the addon's log line that every port is open. The files with its addresses exist by then."""
+    """Wait for the addon's log line that every port is open. The files with its addresses exist then."""
     try:
         async with asyncio.timeout(_START):
             while not _is_up(log):

@@ -163,7 +163,7 @@ class Chat:
         self._stage = stage
 
     async def say(self, words: str, *, stream: bool = False) -> Exchange:
-        """Send the user's words. Raises DemoFailed."""
+        """Raises DemoFailed."""
         sent = self.request(words)
         saw = documents(await self._stage.ask(STREAM if stream else UNARY, sent), stream)
         self.keep(saw)

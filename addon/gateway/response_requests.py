@@ -15,11 +15,11 @@ class RequestReader:
         self._door = door
 
     async def read(self, session: str, body: Any, *, lenient: bool = False) -> tuple[ResponsesRequest, list[str]]:
-        """The request, and the positions of what was left out of it. Raises Invalid, Problem."""
+        """The request, and the positions of its ignored members. Raises Invalid, Problem."""
         given, whole = await self._whole(session, body)
         unseal = Sealing(self._door.store, session).unseal
         request, ignored = read_leniently(whole, unseal) if lenient else (read_request(whole, unseal), [])
-        # The items are listed later as they were given, with their URLs.
+        # Lists of items show the original URLs.
         return dataclasses.replace(request, raw_input=given[INPUT]), ignored
 
     async def read_compaction(self, session: str, body: Any) -> ResponsesRequest:

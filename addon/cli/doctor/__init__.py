@@ -1,2 +1,2 @@
-"""`toolgraft doctor`: what keeps the proxy or its clients from working, each problem with its fix. One module per group
-of checks; nothing here changes anything."""
+"""`toolgraft doctor`: finds problems of the proxy and its clients, each with its fix. One module per group of checks;
+no check changes anything."""

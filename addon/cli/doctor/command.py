@@ -52,14 +52,14 @@ def _findings(upstream: str, url: str | None) -> Iterator[Finding]:
     except ValueError as error:
         yield Finding("state", "wrong", str(error), "set TOOLGRAFT_HOME to a folder")
         return
-    except typer.Exit:  # its message is on stderr
+    except typer.Exit:  # the message was printed
         yield from running.folder(state_folder())
         return
     control = (url or local_url()).rstrip("/")
     version = running.version_at(control)
     yield from machine.ports(running.ports_of(addresses, control) if version else [])
     if version:
-        with Api(url) as api:  # which makes a token if there is none: only for a proxy that has one
+        with Api(url) as api:  # creates a missing token, so only for a running proxy
             yield from running.proxy(api, version)
     elif url is not None:
         yield Finding("proxy", "wrong", f"no proxy answers at {url}", "start it, or leave out --url")

@@ -8,7 +8,7 @@ from addon.config_file.reading import load_config
 
 
 def config() -> Iterator[Finding]:
-    """Nothing without a file."""
+    """Yields nothing without a file."""
     try:
         chosen = chosen_file(None)
         if chosen.notice is not None:

@@ -1,4 +1,4 @@
-"""Checks of the environment variables that clients read, as this shell has them."""
+"""Checks of this shell's environment variables that clients read."""
 
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ _KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 
 
 def variables(environ: Mapping[str, str], reverse: list[str], regular: list[str]) -> Iterator[Finding]:
-    """`reverse`, `regular`: the URLs of the proxy that runs, or of its usual ports."""
+    """`reverse`, `regular`: the URLs of the running proxy, or of the default ports."""
     yield from _base_urls(environ, reverse)
     yield from _proxies(environ, regular)
     yield from _exceptions(environ, regular)

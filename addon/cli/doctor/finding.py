@@ -1,9 +1,9 @@
-"""What a check has found."""
+"""The result of a check."""
 
 from typing import Literal, NamedTuple
 
 State = Literal["ok", "note", "unknown", "wrong"]
-"""`note`: worth knowing, and right for some. `unknown`: the check could not be made."""
+"""`note`: possibly intended. `unknown`: the check could not be made."""
 
 
 class Finding(NamedTuple):

@@ -18,7 +18,7 @@ _PORTS = {
     8081: "start the proxy with --mode reverse:https://generativelanguage.googleapis.com@PORT",
     8741: "start the proxy with --set graft_control=127.0.0.1:PORT",
 }
-"""The ports of a proxy that is started without options, and how to choose another."""
+"""The ports of a proxy that is started without options, each with how to change it."""
 _TIMEOUT = 3.0
 
 
@@ -34,7 +34,7 @@ def python() -> Iterator[Finding]:
 
 
 def ports(own: Sequence[int]) -> Iterator[Finding]:
-    """`own`: the ports of the proxy that runs; if there are any, it needs no others."""
+    """`own`: the ports of the running proxy, which needs no others; empty if none runs."""
     if own:
         yield Finding("ports", "ok", f"the proxy listens at the ports {', '.join(map(str, sorted(own)))}")
         return
@@ -67,7 +67,7 @@ def upstream(url: str) -> Iterator[Finding]:
 
 
 def _look_up(host: str, port: int) -> tuple[str, int] | str:
-    """The first address of a host, or why there is none. The system's own bound may be half a minute."""
+    """The first address of a host, or an error message. Has a time limit, since the system's may be half a minute."""
     found: list[tuple[str, int] | str] = []
 
     def look_up() -> None:

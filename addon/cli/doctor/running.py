@@ -1,4 +1,4 @@
-"""Checks of the proxy that runs, or of what it would find at its start: state folder, store and tools."""
+"""Checks of the running proxy, or of the files that a start would use: state folder, store and tools."""
 
 import json
 import shutil
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _SMALL_DISK = 200 * 1024 * 1024
 _PLACE = frozenset({"developer"})
-"""The Gemini API, as the strict local Gemini names it."""
+"""The strict local Gemini's name for the Gemini API."""
 _LARGEST_CHECKED = 256 * 1024 * 1024
-"""Bytes of a database that is read as a whole."""
+"""The most bytes of a database that is checked completely."""
 
 
 def version_at(url: str) -> str:
@@ -33,7 +33,7 @@ def version_at(url: str) -> str:
 
 
 def proxy(api: "Api", version: str) -> Iterator[Finding]:
-    """The proxy, its store, MCP servers and tools, of a proxy that answers."""
+    """Checks of a proxy that answers: its store, MCP servers and tools."""
     yield Finding("proxy", "ok", f"toolgraft {version} runs, with its control API at {api.url}")
     if problem := api.problem("/healthz"):
         yield Finding("store", "wrong", problem, "the proxy's log says why; for a damaged store: toolgraft check")
@@ -43,13 +43,13 @@ def proxy(api: "Api", version: str) -> Iterator[Finding]:
         yield from _servers(api)
         if not problem:
             yield from _tools(api)
-    except typer.Exit:  # its message is on stderr
+    except typer.Exit:  # the message was printed
         message = "the proxy refuses what this check asks for"
         yield Finding("token", "wrong", message, "set TOOLGRAFT_TOKEN to the token of the proxy, or unset it")
 
 
 def folder(state: Path) -> Iterator[Finding]:
-    """The state folder and the store in it, while no proxy runs."""
+    """Checks of the state folder and the store in it, while no proxy runs."""
     from addon.web.token import check_folder
     from store import care
     from store.base import StoreError
@@ -115,7 +115,7 @@ def _tools(api: "Api") -> Iterator[Finding]:
 
 
 def refusal_of(tools: list[dict[str, Any]]) -> str:
-    """Why Gemini would refuse these tools, by the rules of the strict local Gemini; "" if it would not."""
+    """Why Gemini would refuse these tools, by the rules of the strict local Gemini; "" if it would accept them."""
     from addon.core.tools.tool_rules import RULES
     from addon.fake_gemini import fields, models, rules
     from addon.fake_gemini.errors import Refused
@@ -142,6 +142,6 @@ def refusal_of(tools: list[dict[str, Any]]) -> str:
 
 
 def ports_of(addresses: dict[str, Any], control: str) -> list[int]:
-    """The ports of a proxy that runs. `addresses`: as in the state folder's `proxy.json`."""
+    """The ports of a running proxy. `addresses`: the contents of its `proxy.json`."""
     urls = [*addresses.get("regular", ()), *addresses.get("reverse", ()), control]
     return [port for url in urls if (port := urlsplit(url).port)]

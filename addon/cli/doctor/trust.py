@@ -1,4 +1,4 @@
-"""Checks who trusts mitmproxy's CA, which clients of the regular proxy need."""
+"""Checks whether mitmproxy's CA is trusted, which clients of the regular proxy need."""
 
 import ssl
 import sys
