@@ -195,7 +195,7 @@ class Journal:
             yield Note(*plain_of(self.exchange, digest, visible))
 
     def _result(self, candidate: Candidate) -> tuple[list[Document], list[Step]]:
-        """The visible parts and the steps of all rounds. This candidate stands for the current one."""
+        """The visible parts and the steps of all rounds, with this candidate's as the current round's."""
         return [*self.visible, *candidate.visible_parts], [*self.steps, self._step(candidate)]
 
     def _step(self, candidate: Candidate) -> Step:

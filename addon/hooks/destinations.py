@@ -151,7 +151,7 @@ class Loops(layer.Layer):
 
 
 def _response(head: Head) -> http.Response:
-    # HTTP/1 needs to know where a body ends; mitmproxy removes the header for HTTP/2
+    # HTTP/1 needs this to find the end of a body; mitmproxy removes the header for HTTP/2
     ends = () if head.status in _WITHOUT_BODY else ((b"transfer-encoding", b"chunked"),)
     return new_response(head.status, [*head.headers, *ends])
 

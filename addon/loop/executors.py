@@ -211,7 +211,7 @@ class Executors:
         tasks, for `wait_cancelled`."""
         cancelled: list[str] = []
         tasks: list[asyncio.Task[Document]] = []
-        # calls of workers come last, because they need the store: while it is queried, no other call may begin
+        # calls of workers come last: while the store is queried about them, another call could begin
         for call_id in sorted(calls, key=lambda call_id: _has_worker(step.runs.get(call_id))):
             if not await _outlives_loop(step.runs.get(call_id)):
                 cancelled.append(call_id)

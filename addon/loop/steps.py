@@ -42,7 +42,7 @@ class RunningStep:
         return task
 
     def add_external(self, call_id: str, name: str, ended: Callable[[], Awaitable[object]]) -> None:
-        """Note a call that is answered elsewhere: other calls may have to wait for it. `ended` waits for its end."""
+        """Note a call that is answered elsewhere: other calls may need to wait for it. `ended` waits for its end."""
         self.names[call_id], self.external[call_id] = name, ended
 
     async def wait_turn(self, call_id: str) -> None:

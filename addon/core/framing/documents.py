@@ -113,7 +113,7 @@ def trimmed(text: bytes) -> bytes:
 
 
 def replace_invalid_text(data: bytes) -> bytes:
-    """JSON with U+FFFD in place of invalid Unicode: escaped halves of surrogate pairs, which strings of some languages
+    """JSON with U+FFFD instead of invalid Unicode: escaped halves of surrogate pairs, which strings of some languages
     hold, and bytes that are no UTF-8. Everything else stays unchanged, valid JSON or not."""
     try:
         data.decode()
@@ -199,7 +199,7 @@ def snake(name: str) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """The value as a list, [] for None. Proto JSON accepts a single value in place of a list."""
+    """The value as a list, [] for None. Proto JSON accepts a single value instead of a list."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
