@@ -1,5 +1,4 @@
-"""What toolgraft costs: every figure is a ratio, or added milliseconds, measured side by side in one run.
+"""The cost of toolgraft: every figure is a ratio, or added milliseconds, measured side by side in one run.
 
-docs/benchmarks.md has the table and says how it is measured. Nothing here is part of the product, and the product
-imports none of it.
+docs/benchmarks.md has the table and describes the measurement. The product does not import this package.
 """

@@ -1,4 +1,4 @@
-"""The proxy against bare mitmdump, and what its loops, its stores and its memory cost, as one table.
+"""One table: the proxy against bare mitmdump, and the costs of its loops, stores and memory.
 
 The exit status is 1 if a target was missed."""
 

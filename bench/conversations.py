@@ -1,9 +1,9 @@
-"""What the clients send: conversations that grow at their end, as real ones do.
+"""The clients' requests: conversations that grow at their end, like real ones.
 
-A conversation has `STEPS` requests. The first carries the whole history so far (a chat taken up again, a document, an
-image) and is new to the proxy; each of the others is the one before it, an answer and the next question. So one request
-in `STEPS` is a cold start. Then the client begins another conversation. No two conversations have the same words in
-any turn, but all begin alike, as those of one program do.
+A conversation has `STEPS` requests. The first one is new to the proxy and contains a whole history (a resumed chat, a
+document, an image); each later one is the previous one with an answer and the next question. So one request in `STEPS`
+is a cold start. Then the client begins another conversation. Conversations share no turn, but have the same beginning,
+like those of one program.
 """
 
 import base64
@@ -36,7 +36,7 @@ _AFTER = (
 
 
 def words(size: int, seed: int) -> str:
-    """About `size` characters of text and code, with a place for the conversation's number in front."""
+    """About `size` characters of text and code, after a place for the conversation's number."""
     rng = random.Random(seed)
     text = [_MARK.decode()]
     length = 0
@@ -57,7 +57,7 @@ class Kind:
 
     @property
     def size(self) -> int:
-        """Of the first request's body, in bytes."""
+        """The size of the first request's body, in bytes."""
         return len(self.template) + len(_AFTER) + len(b'{"contents":[')
 
 
@@ -66,8 +66,8 @@ def _turn(role: str, *parts: object) -> bytes:
 
 
 def text_kind(name: str, size: int, turns: int, placeholders: Sequence[str] = ()) -> Kind:
-    """A history of `turns` turns and about `size` bytes in all. `placeholders`: texts of model turns that stand for
-    calls, spread over it."""
+    """A history of `turns` turns and about `size` bytes. `placeholders`: texts of model turns that stand for calls,
+    spread over the history."""
     each = max(16, (size - len(_AFTER) - len(_PREAMBLE)) // turns - 60)
     at = {int((i + 0.5) * (turns // 2) / len(placeholders)): text for i, text in enumerate(placeholders)}
     contents = [_turn("user", {"text": _PREAMBLE + words(each, 0)})]
@@ -95,8 +95,8 @@ def new_image_kind(name: str, size: int) -> Kind:
 
 
 def bodies(kind: Kind, client: int, *, cold: bool = False) -> Iterator[list[bytes]]:
-    """One client's bodies, without end, each as the pieces to be written one after the other. `cold`: every request
-    begins a new conversation."""
+    """One client's bodies, endlessly, each as pieces to be written one by one. `cold`: every request begins a new
+    conversation."""
     number = client * 10_000
     step = 0 if cold else client % STEPS  # the clients' cold starts are spread
     while True:

@@ -1,8 +1,8 @@
 """An upstream for benchmarks: no rules, one answer, as little work as asyncio allows.
 
-Unary requests get one text answer. No two text answers have the same words, since each has a number, in a stream in its
-last event; with ``?same`` all have. ``alt=sse`` gives N events, one write each: N from ``?events=N`` or from
-"N events" in the body, else 10; ``?delay=S``, or "N events, M ms apart" in the body, puts time between them.
+Unary requests get one text answer. Each text answer has a number, in a stream in its last event, so that no two are
+equal; with ``?same`` all are equal. ``alt=sse`` gives N events, one write each: N from ``?events=N`` or from
+"N events" in the body, else 10; ``?delay=S``, or "N events, M ms apart" in the body, puts pauses between them.
 With ``?call=NAME``, unary requests get a call of that function instead. HTTP/1.1 with Content-Length or chunks.
 
 A chat completion (``/chat/completions``) is unary, and gets one text answer.
@@ -177,7 +177,7 @@ class Light(asyncio.Protocol):
         self._event(events, delay)
 
     def _event(self, events: Iterator[bytes], delay: float) -> None:
-        """Write one event now and the others later, so that each is its own write."""
+        """Write one event now and the others later, each with a separate write."""
         event = next(events, None)
         if event is None or self.transport.is_closing():
             return

@@ -1,6 +1,6 @@
 """LiteLLM's proxy, the newest on PyPI, against mitmdump with the addon: same upstream, same requests, one process each.
 
-LiteLLM gets an environment of its own in the user's cache folder. Where it cannot be installed, one row says so.
+LiteLLM gets a separate environment in the user's cache folder. If it cannot be installed, one row says so.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def _folder() -> Path:
 
 
 def _install() -> str:
-    """The version that is installed now. Without a network it is the one of an earlier run, if there was one."""
+    """Install LiteLLM, and return its version: without a network, that of an earlier run."""
     python = _folder() / "bin" / "python"
     if not python.exists():
         venv.create(_folder(), with_pip=True)
@@ -53,7 +53,7 @@ def _install() -> str:
 
 @contextlib.contextmanager
 def _litellm(upstream: int) -> Iterator[Side]:
-    """LiteLLM as `mitmdump -q` is: without a key, a database and a line for each request."""
+    """LiteLLM, set up like `mitmdump -q`: without a key, a database and a line for each request."""
     parameters = {"model": f"gemini/{_MODEL}", "api_base": f"http://127.0.0.1:{upstream}", "api_key": "not-a-key"}
     config = {
         "model_list": [{"model_name": _MODEL, "litellm_params": parameters}],

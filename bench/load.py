@@ -1,4 +1,4 @@
-"""A client that costs little: HTTP/1.1 over kept connections, one request after the other on each."""
+"""A light client: HTTP/1.1 over persistent connections, one request after the other on each."""
 
 import asyncio
 import functools
@@ -11,12 +11,12 @@ _CLOSE = 60.0
 """Seconds within which a request must have its answer."""
 
 _END = b"\r\n0\r\n\r\n"
-_CHUNKED = -1  # for the length of an answer that says none
+_CHUNKED = -1  # the length of an answer without Content-Length
 
 
 @dataclass(slots=True)
 class Result:
-    """`seconds` from the first request to the last answer; `latencies` in seconds, one a request."""
+    """`seconds` from the first request to the last answer; `latencies` in seconds, one per request."""
 
     seconds: float
     latencies: list[float] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Result:
 
 
 class _Connection(asyncio.Protocol):
-    """Sends a request as soon as the one before it is answered, while `more()` says so."""
+    """Sends a request as soon as the previous one is answered, while `more()` is true."""
 
     def __init__(self, head: bytes, bodies: Iterator[list[bytes]], each: Callable[[float, bytes], bool]) -> None:
         self.head = head
@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Stream(_Connection):
-    """The same for event streams: what is timed is the first event."""
+    """The same for event streams, with the latency of the first event."""
 
     first = 0.0
 
@@ -131,7 +131,7 @@ def head(port: int, path: str) -> bytes:
 
 
 class Clients:
-    """Clients that are kept from round to round: their conversations go on, on the same connections."""
+    """Clients that continue their conversations from round to round, on the same connections."""
 
     def __init__(self, connections: list[_Connection]) -> None:
         self._connections = connections
@@ -145,7 +145,7 @@ class Clients:
     async def connect(
         cls, port: int, head: bytes, bodies: list[Iterator[list[bytes]]], *, streams: bool = False
     ) -> "Clients":
-        """One client for each of the sequences of bodies."""
+        """One client for each sequence of bodies."""
         kind = _Stream if streams else _Connection
         loop = asyncio.get_running_loop()
         made = []
@@ -167,7 +167,7 @@ class Clients:
         return time.perf_counter() < self._until
 
     async def run(self, *, seconds: float = 0.0, requests: int = 0) -> Result:
-        """A round: of this many seconds, or of this many requests in all. Each client sends one at least."""
+        """A round of this many seconds, or of this many requests in total. Each client sends at least one."""
         started = time.perf_counter()
         self._result = Result(0.0)
         self._until = started + seconds

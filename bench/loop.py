@@ -1,7 +1,7 @@
-"""The tool loop: what it adds to the requests that a client would make itself.
+"""The tool loop, against the requests that a client would make itself.
 
 The upstream answers a question with calls, and the tools' results with text. Bare mitmdump's client runs the loop
-itself, with tools that take no time: it asks, and asks again with the call and its result behind the question.
+itself, with tools that take no time: its second request has the call and its result after the question.
 """
 
 import itertools
@@ -53,21 +53,21 @@ async def table(effort: Effort) -> list[Row]:
 
 
 def _by_hand(client: int) -> Iterator[list[bytes]]:
-    """The bodies of a client that runs the loop itself: each question twice, the second time with the step behind."""
+    """The bodies of a client that runs the loop itself: each question twice, the second time followed by the step."""
     for pieces in bodies(TEXT_2K, client, cold=True):
         yield pieces
         yield [*pieces[:-1], _STEP, pieces[-1]]
 
 
 async def _compare(effort: Effort, one: Side, other: Side, count: int, loops: int = 0) -> Pair:
-    """Rounds of `effort.seconds`, or of so many loops."""
+    """Rounds of `effort.seconds`, or of `loops` loops."""
     seconds = 0.0 if loops else effort.seconds
     by_hand = await Clients.connect(one.port, head(one.port, _LOOP), [_by_hand(n) for n in range(count)])
     looping = await Clients.connect(
         other.port, head(other.port, _LOOP), [bodies(TEXT_2K, n, cold=True) for n in range(count)]
     )
     try:
-        for clients in (by_hand, looping):  # connections, and what is made at the first request
+        for clients in (by_hand, looping):  # opens connections, and fills caches of the first request
             await clients.run(requests=2 * count)
         return await alternate(
             effort,

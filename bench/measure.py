@@ -1,4 +1,4 @@
-"""Side by side: short rounds in turn, A B B A, so that what the machine does meanwhile falls on both alike."""
+"""Measures side by side: short rounds in the order A B B A, so that other load on the machine affects both equally."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ STREAM = "/v1beta/models/gemini-3-flash-preview:streamGenerateContent?alt=sse"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`rounds` of `seconds` each a side. `requests`: how many the memory's measurement sends."""
+    """`rounds` of `seconds` for each side. `requests`: the number that the measurement of memory sends."""
 
     rounds: int
     seconds: float
@@ -28,7 +28,7 @@ class Effort:
 FULL = Effort(rounds=8, seconds=0.6, requests=20_000)
 QUICK = Effort(rounds=2, seconds=0.25, requests=2_000)
 TINY = Effort(rounds=1, seconds=0.02, requests=40)
-"""Tells that it works, and nothing else."""
+"""Only shows that the benchmark works."""
 
 
 @dataclass(slots=True)
@@ -52,23 +52,23 @@ class Pair:
 
     @property
     def rate(self) -> float:
-        """Requests a second, grafted : bare."""
+        """Requests per second, grafted : bare."""
         return self.median(lambda r: r.grafted.rate / r.bare.rate)
 
     @property
     def added(self) -> float:
-        """What the addon adds to the median latency, in ms."""
+        """The median latency that the addon adds, in ms."""
         return 1000 * self.median(lambda r: r.grafted.p50 - r.bare.p50)
 
     @property
     def cpu_each(self) -> tuple[float, float]:
-        """Seconds of the proxy's CPU for each request, bare and grafted, over all rounds."""
+        """Seconds of the proxy's CPU per request, bare and grafted, over all rounds."""
         bare = sum(r.bare_cpu for r in self.rounds) / sum(len(r.bare.latencies) for r in self.rounds)
         return bare, sum(r.grafted_cpu for r in self.rounds) / sum(len(r.grafted.latencies) for r in self.rounds)
 
     @property
     def cpu(self) -> float:
-        """CPU for each request, bare : grafted: what `rate` is where nothing else is in the way."""
+        """CPU per request, bare : grafted: equals `rate` if nothing but the CPU is a limit."""
         bare, grafted = self.cpu_each
         return bare / grafted if bare and grafted else 1.0
 
@@ -110,14 +110,14 @@ async def compare(
     cold: bool = False,
     streams: bool = False,
 ) -> Pair:
-    """Both sides under the same load. `kind`: of both sides, or of the one and the other. `streams`: the answers are
-    event streams, and latencies those of first events."""
+    """Both sides under the same load. `kind`: for both sides, or one for each. `streams`: the answers are event
+    streams, and latencies are those of first events."""
     made: list[Clients] = []
     try:
         for side, its in zip(sides, kind if isinstance(kind, tuple) else (kind, kind), strict=True):
             begun = [bodies(its, n, cold=cold) for n in range(clients)]
             made.append(await Clients.connect(side.port, head(side.port, path), begun, streams=streams))
-            # the beginning of each client's first conversation; at once, since no proxy waits long for a request
+            # The beginning of each client's first conversation, without a delay: proxies close idle connections.
             await made[-1].run(requests=2 * clients)
         a, b = made
         return await alternate(

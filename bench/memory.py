@@ -1,7 +1,7 @@
 """Memory of the proxy with the addon: after 20,000 requests against after 2,000.
 
-Twelve clients talk of 2 KB, four of 100 KB. The answers of two of the twelve hold a call each time, so that the store
-(SQLite), the ledger and what is remembered of histories grow as they do in use.
+Twelve clients have histories of 2 KB, four of 100 KB. Two of the twelve get a call in each answer, so that the store
+(SQLite), the ledger and cached histories grow as in use.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def table(effort: Effort) -> list[Row]:
 
 
 async def _grown(side: Side, before: int, requests: int) -> tuple[int, int]:
-    """Bytes after `before` requests, and how many more after `requests`."""
+    """Bytes after `before` requests, and the growth until `requests`."""
     groups = [
         await _clients(side, PATH, TEXT_2K, range(_SMALL)),
         await _clients(side, f"{PATH}?call=get_weather", TEXT_2K, range(_SMALL, _SMALL + _CALLING)),
@@ -59,7 +59,7 @@ async def _clients(side: Side, path: str, kind: Kind, numbers: range) -> Clients
 
 
 async def _send(groups: list[Clients], requests: int) -> None:
-    """So many requests in all; each group as many as it has clients."""
+    """Send `requests` requests, in shares by the groups' numbers of clients."""
     clients = [len(group) for group in groups]
     await asyncio.gather(
         *(group.run(requests=requests * n // sum(clients)) for group, n in zip(groups, clients, strict=True))

@@ -1,7 +1,7 @@
-"""The processes that are measured: an upstream, mitmdump bare, mitmdump with the addon.
+"""The measured processes: an upstream, mitmdump bare, mitmdump with the addon.
 
-The proxies have a core of their own; the load and the upstream share another one. Everything is on loopback, and the
-state is in a folder that goes away.
+The proxies have a separate core; the load and the upstream share another one. Everything is on loopback, with the state
+in a temporary folder.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ _CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") els
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 OPTIONS = ("connection_strategy=lazy", "keep_host_header=true")
-"""What both proxies are given, besides `-q`: what the addon asks for."""
+"""Options of both proxies besides `-q`: those that the addon requires."""
 
 addon_options: list[str] = []
-"""What every proxy with the addon is given besides."""
+"""Further options of every proxy with the addon."""
 
 
 def free_port() -> int:
@@ -37,7 +37,8 @@ def free_port() -> int:
 
 
 def pin(pid: int, *, proxy: bool) -> None:
-    """Give a process the proxies' core, or the other one. Does nothing where there is only one, or no way to."""
+    """Move a process to the proxies' core, or to the other one. Does nothing with a single core, or if the system
+    cannot."""
     if len(_CORES) > 1:
         os.sched_setaffinity(pid, {_CORES[0] if proxy else _CORES[1]})
 
@@ -59,8 +60,8 @@ class Process:
         patience: float = 90,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """Returns once the port is open. Raises RuntimeError with what was printed if it ends before, or does not open
-        the port within `patience` seconds."""
+        """Returns once the port is open. Raises RuntimeError with the process's output if the process ends before, or
+        does not open the port within `patience` seconds."""
         log = tempfile.TemporaryFile(dir=home)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TOOLGRAFT_HOME": str(home / "state"), **(environ or {})}
         popen = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
@@ -70,7 +71,7 @@ class Process:
         return self
 
     def wait_for(self, port: int, patience: float = 90) -> None:
-        """Until the port is open."""
+        """Wait until the port is open."""
         deadline = time.monotonic() + patience
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -94,7 +95,7 @@ class Process:
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU so far, all threads, user and system."""
+        """Seconds of CPU so far: all threads, user and system."""
         return _cpu(self.popen.pid)
 
     @property
@@ -110,7 +111,7 @@ def _cpu(pid: int) -> float:
 
 @dataclass(slots=True)
 class Side:
-    """A proxy. `control` is the control API's port, 0 for the bare one."""
+    """A proxy. `control`: the control API's port, 0 for the bare proxy."""
 
     process: Process
     control: int = 0
@@ -120,7 +121,7 @@ class Side:
         return self.process.port
 
     def counted(self, name: str) -> int:
-        """A counter of the proxy's, over all its labels."""
+        """The sum of a counter of the proxy over all labels."""
         connection = http.client.HTTPConnection("127.0.0.1", self.control, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", "/metrics")
@@ -128,13 +129,13 @@ class Side:
         return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f"{name}_total"))
 
     def check_hits(self, each: int) -> None:
-        """Raises RuntimeError unless every request so far had so many ledger hits."""
+        """Raises RuntimeError unless every request so far had `each` ledger hits."""
         hits, requests = self.counted("toolgraft_ledger_hits"), self.counted("toolgraft_requests")
         if hits != each * requests:
             raise RuntimeError(f"{hits} ledger hits in {requests} requests, which should have {each} each")
 
     def api(self, method: str, path: str, document: Any = None) -> Any:
-        """A request to the control API. Raises RuntimeError for what is refused."""
+        """A request to the control API. Raises RuntimeError if it is refused."""
         connection = http.client.HTTPConnection("127.0.0.1", self.control, timeout=10)
         with contextlib.closing(connection):
             body = None if document is None else json.dumps(document).encode()
@@ -148,7 +149,7 @@ class Side:
 
 @contextlib.contextmanager
 def upstream() -> Iterator[int]:
-    """An upstream that answers at once; its port. The bench itself is moved to the upstream's core."""
+    """Runs an upstream without delays, and yields its port. Moves the benchmark itself to the upstream's core."""
     pin(0, proxy=False)
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
@@ -161,7 +162,7 @@ def upstream() -> Iterator[int]:
 
 
 def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts: Path) -> Process:
-    """In reverse mode."""
+    """mitmdump in reverse mode."""
     program = Path(sys.executable).with_name("mitmdump")
     mode = f"reverse:http://127.0.0.1:{upstream}"
     command = [str(program), "-q", "--mode", f"{mode}@127.0.0.1:{port}"]
@@ -174,8 +175,8 @@ def mitmdump(upstream: int, port: int, home: Path, options: list[str], *scripts:
 
 @contextlib.contextmanager
 def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
-    """mitmdump without the addon. `streams`: with three lines that let event streams through as they come, for
-    otherwise it keeps every answer until it is whole."""
+    """mitmdump without the addon. `streams`: with a script that passes event streams on as they arrive, because
+    mitmdump otherwise buffers whole answers."""
     with tempfile.TemporaryDirectory() as folder:
         scripts = [ROOT / "bench" / "scripts" / "streaming.py"] if streams else []
         process = mitmdump(upstream, free_port(), Path(folder), [], *scripts)
@@ -187,8 +188,8 @@ def bare(upstream: int, *, streams: bool = False) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def grafted(upstream: int, home: Path | None = None, *more: str) -> Iterator[Side]:
-    """mitmdump with the addon and its default store, an SQLite file. `home`: a folder whose `state` holds one
-    already. `more`: options of the addon."""
+    """mitmdump with the addon and its default store, an SQLite file. `home`: a folder with a store in `state`. `more`:
+    options of the addon."""
     with contextlib.ExitStack() as stack:
         home = home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         control = free_port()

@@ -1,4 +1,4 @@
-"""Requests a second and latency: mitmdump with the addon against bare mitmdump, same version, options and mode."""
+"""Requests per second and latency: mitmdump with the addon against bare mitmdump, same version, options and mode."""
 
 import tempfile
 from pathlib import Path
@@ -34,7 +34,7 @@ async def table(effort: Effort) -> list[Row]:
 
 
 async def _ledger(effort: Effort, port: int, one: Side) -> Row:
-    """A history of 200 turns, 20 of which stand for calls that were captured and answered before."""
+    """A history of 200 turns, 20 of them placeholders of calls that were captured and answered before."""
     with tempfile.TemporaryDirectory() as folder:
         store = default_store(Path(folder))
         await store.open()

@@ -1,4 +1,4 @@
-"""A store in Redis against SQLite. The redis-server runs beside the upstream, on its core."""
+"""A store in Redis against SQLite. The redis-server runs on the upstream's core."""
 
 import contextlib
 import shutil
@@ -20,7 +20,7 @@ _HITS = 20
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """A redis-server; its URL."""
+    """Runs a redis-server, and yields its URL."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]

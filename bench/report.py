@@ -1,4 +1,4 @@
-"""Rows of the tables, and how they are printed."""
+"""Rows of the tables, and their output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`reach` is the target in words, "" for a figure without one, whose `ok` is None. `detail` is what else there is
-    to know, such as the absolute figures behind a ratio."""
+    """`reach`: the target in words; without a target it is "", and `ok` is None. `detail`: additional data, such as the
+    absolute figures behind a ratio."""
 
     what: str
     reach: str
@@ -21,7 +21,7 @@ class Row:
 
 
 def at_least(what: str, target: float | None, value: float, detail: str = "") -> Row:
-    """A ratio that should not be below its target; None: there is no target."""
+    """A ratio that should not be below its target; None: no target."""
     reach, ok = ("", None) if target is None else (f"≥ {target:.2f}", round(value, 2) >= target)
     return Row(what, reach, f"{value:.2f}", ok, detail)
 

@@ -1,4 +1,4 @@
-"""A store with captured calls in it, made by the addon's own code: requests and answers as they pass through it."""
+"""Fills a store with captured calls, by passing requests and answers through the addon's code."""
 
 import base64
 import random
@@ -27,14 +27,14 @@ SIGNATURE = base64.b64encode(random.Random(1).randbytes(300)).decode()
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured call, and the text that the client was given for it."""
+    """A captured call, and the text that the client received for it."""
 
     call_id: str
     text: str
 
 
 def answer_with_call(number: int) -> dict[str, Any]:
-    """What a model answers that calls a tool."""
+    """An answer of a model that calls a tool."""
     call = {"id": f"x{number}", "name": "get_weather", "args": {"city": f"City {number}", "unit": "celsius"}}
     part = {"functionCall": call, "thoughtSignature": SIGNATURE}
     return {
@@ -49,7 +49,7 @@ RESULT = {"city": "Göteborg", "celsius": 4.5, "wind": {"speed": 7, "from": "NW"
 
 
 async def capture(store: Store, session: str, count: int) -> list[Captured]:
-    """Put the toolset, and have `count` calls captured and answered."""
+    """Store the toolset, and have `count` calls captured and answered."""
     await store.put_toolset(session, Toolset(declarations=TOOLS, tool_config=TOOL_CONFIG))
     grafter = Grafter(store, Settings(session=session), Metrics())
     target = match_path("POST", PATH)
@@ -80,7 +80,7 @@ async def capture(store: Store, session: str, count: int) -> list[Captured]:
 
 
 def default_store(home: Path) -> Store:
-    """The store that the proxy finds in its state folder."""
+    """The default store in the proxy's state folder."""
     file = state_file(home)
     file.parent.mkdir(parents=True, exist_ok=True)
     return open_url(f"sqlite:///{file}", ttl=Settings().ttl)

@@ -1,7 +1,7 @@
-"""How long the store holds up the event loop: SQLite, in the loop, at a rate that a busy proxy has.
+"""How long the store blocks the event loop: SQLite, at the rate of a busy proxy.
 
-Runs in this process. Each second `RATE` model turns with a call are saved and their calls answered, and each is looked
-up with a history of twenty turns. A stall is one call of the store: it never suspends, so nothing else runs meanwhile.
+Runs in this process. Each second `RATE` model turns with a call are saved, their calls are answered, and each is looked
+up with a history of twenty turns. A stall is one call of the store, which never suspends, so nothing else runs.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Event streams: mitmdump with the addon against mitmdump that lets streams through as they come.
+"""Event streams: mitmdump with the addon against mitmdump that passes streams on as they arrive.
 
-Bare mitmdump keeps an answer until it is whole; the one that is compared here has three lines of script more
-(`scripts/streaming.py`). Each event is a read and a write of its own, as a model's are.
+Bare mitmdump buffers whole answers, so it gets a script of three lines here (`scripts/streaming.py`). Each event is a
+separate read and write, like a model's.
 """
 
 from bench.measure import STREAM, Effort, compare

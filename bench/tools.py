@@ -1,4 +1,4 @@
-"""The tool of the bench: it does nothing, so all that a loop takes is the proxy's."""
+"""The benchmark's tool: it does nothing, so a loop's time is only the proxy's."""
 
 
 def noop(sent: float) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""The session's toolset in every measurement: ten tools such as people have, and a toolConfig."""
+"""The session's toolset in every measurement: ten typical tools, and a toolConfig."""
 
 from typing import Any
 

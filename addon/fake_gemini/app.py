@@ -79,9 +79,9 @@ class App:
         await exchange.answer(send, 200, pretty(document).encode())
 
     async def _live(self, socket: WebSocket) -> None:
-        """Serve a WebSocket of the Live API: JSON in text or binary frames, answered by binary frames. It is one entry
-        of the log: ``body`` grows by ``{text, message}`` with each frame of the client; if the service closes the
-        connection, ``status`` is the code and ``error`` the reason."""
+        """Serve a WebSocket of the Live API: JSON in text or binary frames, answered by binary frames. Each
+        connection is one entry of the log: ``body`` gets ``{text, message}`` for each frame of the client; if the
+        service closes the connection, ``status`` is the code and ``error`` the reason."""
         path, query = socket.scope["path"], socket.scope["query_string"].decode()
         url, headers = f"{path}?{query}" if query else path, dict(socket.headers)
         entry: Json = {"method": "GET", "path": url, "headers": headers, "body": [], "status": 101, "error": None}
@@ -160,7 +160,7 @@ class App:
             await asyncio.sleep(shape.delay)
         if shape.cut is None:
             await send({"type": "http.response.body", "body": b""})
-        # else the response stays unfinished, and the server breaks the connection
+        # Otherwise the response stays unfinished, and the server breaks the connection.
 
     async def _interact(self, exchange: _Exchange, route: Route, send: Send) -> None:
         if exchange.method != "POST" or route.name:

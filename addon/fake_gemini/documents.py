@@ -1,4 +1,4 @@
-"""JSON objects. The strict local Gemini shares no code with the proxy, not even this name."""
+"""JSON objects. Not imported from the proxy, because the strict local Gemini shares no code with it."""
 
 from typing import Any
 

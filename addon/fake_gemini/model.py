@@ -50,7 +50,7 @@ class ModelCall:
 @dataclass
 class ModelAnswer:
     """One candidate: text, then calls, then a finishReason. ``token``: for a request that continues the answer.
-    ``checkpoint`` makes a token for the place behind a number of words."""
+    ``checkpoint`` makes a token for the place after a number of words."""
 
     text: str = ""
     calls: list[ModelCall] = field(default_factory=list)
@@ -78,7 +78,7 @@ def last_text(request: dict[str, Any]) -> str:
 
 
 def _piece(whole: ModelAnswer, request: dict[str, Any], count: int, finish: str) -> ModelAnswer:
-    """The piece of an answer that is due."""
+    """The piece of an answer that this request gets."""
     units: list[str | ModelCall] = [*re.findall(r"\S+\s*|\s+", whole.text), *whole.calls]
     token = request.get("continuationToken")
     begin = (signatures.continued_from(token, request) or 0) if token else 0

@@ -1,4 +1,4 @@
-"""The models that exist here, and the differences between their generations. Pure."""
+"""The models of the strict local Gemini, and the differences between their generations. Pure."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class Shape:
 
     ``each``: one chunk per parallel call. ``trailing``: the finishReason in its own last chunk. ``bare_finish``: that
     chunk has no content. ``usage``: a further chunk with only usageMetadata. ``no_finish``: no finishReason.
-    ``pieces``: chunks per text. ``delay``: seconds between events. ``cut``: the connection breaks after so many events.
-    ``bytes``: network writes of so many bytes, regardless of event boundaries.
+    ``pieces``: chunks per text. ``delay``: seconds between events. ``cut``: the number of events after which the
+    connection breaks. ``bytes``: the size of network writes, regardless of event boundaries.
     """
 
     each: bool = False

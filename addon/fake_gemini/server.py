@@ -35,7 +35,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn inside another program: reports when it listens, stops at once, and does not handle signals."""
+    """uvicorn inside another program: reports when it listens, stops immediately, and does not handle signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -130,8 +130,8 @@ class StrictGemini:
 
 
 def run(port: int, shape: str = "", *, check_signatures: bool = True, check_declared: bool = True) -> None:
-    """Serve on 127.0.0.1 until interrupted; port 0 takes a free one. Raises ValueError for a shape that does not exist,
-    and OSError if the port cannot be used."""
+    """Serve on 127.0.0.1 until interrupted; port 0 takes a free one. Raises ValueError for an unknown shape, and
+    OSError if the port cannot be used."""
     cut = Shape().changed(shape)
     sock = listen(port)
     print(f"listening on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)

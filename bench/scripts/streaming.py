@@ -1,4 +1,4 @@
-"""For the bare mitmdump that streams are compared with: lets event streams through as they come."""
+"""For bare mitmdump in comparisons of streams: passes event streams on as they arrive."""
 
 from mitmproxy import http
 
