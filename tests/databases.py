@@ -21,8 +21,7 @@ def _empty() -> bytes:
 
 
 def database_in(folder: Path) -> str:
-    """The URL of that folder's database, for tests in which it does not matter how a database is made: a new one is a
-    copy, which is quicker than making its tables."""
+    """The URL of the folder's database. A new one is a copy, which is faster than creating its tables."""
     path = folder / "graft.db"
     if not path.exists():
         path.write_bytes(_empty())

@@ -1,4 +1,4 @@
-"""Time that passes at once: tests wait for no pause, time-out or lease, and none ends early on a busy machine."""
+"""Simulated time: tests do not wait for pauses, timeouts or leases, and none expires early on a busy machine."""
 
 import asyncio
 import time
@@ -11,8 +11,8 @@ import pytest
 
 @pytest.fixture
 async def leaping() -> AsyncIterator[None]:
-    """The event loop's time stands still while anything can go on, and then leaps to the next timer. Not for tests
-    that wait for a thread, a process or a connection."""
+    """The event loop's time stands still while any task can run, and then leaps to the next timer. Not for tests that
+    wait for a thread, a process or a connection."""
     loop: Any = asyncio.get_running_loop()
     now: float = loop.time()
     select = loop._selector.select
@@ -36,7 +36,7 @@ async def leaping() -> AsyncIterator[None]:
 
 
 def pass_time(seconds: float) -> None:
-    """Let so much of the event loop's time pass at once."""
+    """Advance the event loop's time by `seconds`."""
     loop: Any = asyncio.get_running_loop()
     time_before = loop.time
     loop.time = lambda: time_before() + seconds

@@ -1,4 +1,4 @@
-"""A client of the Live API with nothing but a WebSocket, for the soak and the kills."""
+"""A minimal client of the Live API, for the soak and crash tests."""
 
 import json
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ PATH = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateCo
 
 
 class Live:
-    """An open connection, set up. Raises websockets.WebSocketException where the connection breaks."""
+    """An open connection after its setup. Raises websockets.WebSocketException if the connection breaks."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -22,8 +22,8 @@ class Live:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncIterator[Self]:
-        """`url`: of a reverse proxy, with the session. Nothing is compressed: mitmproxy leaves compressors of a quarter
-        of a megabyte each to the garbage collector, which would be taken for a leak until it comes."""
+        """`url`: of a reverse proxy, with the session. Without compression, because mitmproxy leaves compressors of
+        250 KB each to the garbage collector, which would look like a leak."""
         address = f"{url.replace('http', 'ws', 1)}{PATH}?key=a-secret-key"
         async with connect(address, proxy=None, compression=None) as connection:
             live = cls(connection)
@@ -54,5 +54,5 @@ class Live:
                 return text
 
     def leave(self) -> None:
-        """Without a word."""
+        """Disconnect without closing."""
         self.connection.transport.abort()

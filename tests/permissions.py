@@ -1,4 +1,4 @@
-"""Lets a test that runs as root be refused what a file's mode forbids."""
+"""Makes the modes of files apply to tests that run as root."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _EFFECTIVE_COUNTS = 1 << 2  # SECBIT_NO_SETUID_FIXUP: access() asks for the effe
 
 @contextmanager
 def modes_apply() -> Iterator[None]:
-    """What a file's mode forbids is forbidden to this thread, whoever the user is."""
+    """The modes of files apply to this thread, even if the user is root."""
     if os.geteuid() != 0:
         yield
         return

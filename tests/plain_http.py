@@ -3,4 +3,4 @@
 import ssl
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Knows no authorities: reading them for each client takes longer than many of the tests."""
+"""Without authorities: reading them for each client takes longer than many of the tests."""

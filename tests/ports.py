@@ -6,7 +6,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at. Never the same one again: its server may not listen yet."""
+    """A free port of 127.0.0.1. Never returns a port twice, because its server may not listen yet."""
     while True:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The recorded exchanges with the service, beside the checkout or in the folder that TOOLGRAFT_RECORDED names."""
+"""The recorded exchanges with the service, beside the checkout or in the folder named by TOOLGRAFT_RECORDED."""
 
 import json
 import lzma

@@ -30,7 +30,7 @@ __all__ = ["leaping"]
 
 
 class Proxy:
-    """A running control API. Its address and token are in the state folder, as with the real proxy."""
+    """A running control API, with its address and token in the state folder, like the real proxy."""
 
     def __init__(self, state: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -44,7 +44,7 @@ class Proxy:
         self.restart()
 
     def restart(self, token: str | None = None) -> None:
-        """Serve the store, at another address than before."""
+        """Serve the store at another address."""
         app = create_app(
             store=self.store,
             settings=self._settings,
@@ -61,7 +61,7 @@ class Proxy:
         write_address(self._state, self.url)
 
     def replace_store(self) -> None:
-        """Another store, without anything. Only while the API is stopped."""
+        """Use a new, empty store. Only while the API is stopped."""
         self.run(self.store.close())
         self.store = MemoryStore()
         self.run(self.store.open())
@@ -85,7 +85,7 @@ class Proxy:
         needs_approval: bool = False,
         **args: Any,
     ) -> None:
-        """Store a call of a tool that workers run, as the proxy does."""
+        """Store a call of a workers' tool, as the proxy does."""
         turn_id = f"turn_{call_id}"
         now = self.store.clock()
         call = Call(
@@ -136,7 +136,7 @@ def proxy(state: Path) -> Iterator[Proxy]:
 
 
 _built_once = cache(get_command)
-"""Typer would build all commands anew for each that is run."""
+"""Typer would otherwise build all commands again for each run."""
 
 
 class Cli:

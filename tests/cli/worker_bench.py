@@ -1,4 +1,4 @@
-"""A worker's client with a control API of the test's own."""
+"""A worker's client with a control API in process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ class Line(httpx2.AsyncBaseTransport):
 
 
 class Bench:
-    """A proxy with its store, for workers. Nothing waits for a thread, so that time may leap."""
+    """A proxy with its store, for workers. Nothing waits for a thread, so time can leap."""
 
     def __init__(self, store: Store, state: Path) -> None:
         self.store = store

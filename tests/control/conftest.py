@@ -96,7 +96,7 @@ def capture(store: Store) -> Capture:
 
 
 class Exchange:
-    """One request whose answer is read piece by piece, and whose client can leave; a POST where there is a body."""
+    """One request with an answer that is read piece by piece, and a client that can leave; with a body, a POST."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Frames of Live connections, and what becomes of them."""
+"""Frames of Live connections, and the frames that result from them."""
 
 import itertools
 import json

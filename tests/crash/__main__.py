@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def report(rig: Rig) -> str:
-    """What happened, by who it happened to; and the promises, each with how often it was broken."""
+    """The outcomes, by actor, and for each promise how often it was broken."""
     lines = ["", f"{'what happened':52} times"]
     lines += [f"{f'{who}: {what}':52} {count:5}" for (who, what), count in sorted(rig.outcomes.items())]
     found = Counter(finding.kind for finding in rig.findings)

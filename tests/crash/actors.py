@@ -1,6 +1,6 @@
 """The users of a proxy that is killed: an actor plays until the proxy is gone, and recovers when it is back.
 
-The answers that an actor received are promises, which it checks afterwards.
+An actor takes the answers that it received for promises, and checks them afterwards.
 """
 
 import abc
@@ -24,12 +24,12 @@ _PAGE = 200
 
 
 class Broken(Exception):
-    """No whole answer came."""
+    """No complete answer arrived."""
 
 
 @dataclass
 class Question:
-    """`calls` is the tool of each mark, in the order in which the model calls them."""
+    """`calls`: the tool of each mark, in the order of the model's calls."""
 
     text: str
     calls: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Actor(abc.ABC):
 
     @abc.abstractmethod
     def recover(self) -> None:
-        """Compare what the proxy has with what it said, and repeat what was not answered."""
+        """Compare the proxy's records with its answers, and repeat unanswered requests."""
 
     @property
     def control(self) -> Any:
@@ -61,21 +61,21 @@ class Actor(abc.ABC):
 
 
 class Asker(Actor):
-    """Asks questions to which the model calls `tools`. A subclass knows how a question is sent, and what the client
-    keeps of an answer."""
+    """Asks questions to which the model calls `tools`. Subclasses define how a question is sent, and which part of an
+    answer the client keeps."""
 
     acknowledged_on_disk = False
-    """Whether what the client was told survives a power failure."""
+    """Whether received answers survive a power failure."""
 
     def __init__(self, rig: Rig, name: str, tools: Sequence[str], session: str | None = None) -> None:
         super().__init__(rig, name)
         self.tools = tools
         self.session = session or rig.name("s")
         self.call_responses: dict[str, Json] = {}
-        """The responses, by mark, that the present chat's answers told."""
+        """The responses, by mark, in the current chat's answers."""
         self.open: Question | None = None
         self.left: set[str] = set()
-        """Marks of questions that were not asked again."""
+        """The marks of questions that were given up."""
         self.denied: set[str] = set()
         self._cursors: dict[str, list[str]] = {}
         self.chat = 0
@@ -87,11 +87,11 @@ class Asker(Actor):
 
     @abc.abstractmethod
     def send(self, question: Question, *, is_retry: bool = False) -> str:
-        """Send the question, or the same bytes again; the answer's text. Raises Broken."""
+        """Send the question, or the same bytes again. Returns the answer's text. Raises Broken."""
 
     @abc.abstractmethod
     def keep(self, question: Question, answer: str) -> None:
-        """The answer is the client's now."""
+        """Keep an answer that the client has received."""
 
     # --- playing ----------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Asker(Actor):
         return Question(f"say One moment. {' then '.join(steps)}", calls)
 
     def pause(self) -> float:
-        """Seconds that a tool takes."""
+        """The seconds that a tool takes."""
         return round(self.random.choice((0.0, 0.01, 0.03, 0.1)), 3)
 
     def ask(self, question: Question) -> None:
@@ -136,7 +136,7 @@ class Asker(Actor):
         self.call_responses |= self.check_told(question, answer)
 
     def check_told(self, question: Question, answer: str, finished: Mapping[str, Json] = {}) -> dict[str, Json]:
-        """What the answer tells of each call. `finished` are calls whose results it must tell."""
+        """The response for each call in the answer, by mark. `finished`: calls with results that must be in it."""
         call_responses = (
             [response for _, response in responses_in(answer)][-len(question.calls) :] if question.calls else []
         )
@@ -167,7 +167,7 @@ class Asker(Actor):
     # --- after the kill ---------------------------------------------------------------------------------------
 
     def insist(self) -> None:
-        """Repeat the question that was not answered, once; the proxy may be killed meanwhile."""
+        """Repeat the unanswered question once; the proxy may be killed meanwhile."""
         if self.open is None:
             return
         try:
@@ -217,7 +217,7 @@ class Asker(Actor):
         self.call_responses |= self.check_told(question, answer, finished)
 
     def check_next(self) -> None:
-        """The next request of the chat is accepted, and tells every call as the client was told it."""
+        """Check that the chat's next request is accepted, and has the same response for each call as the answers."""
         tag = self.rig.name("#")
         question = Question(f"repeat the results {tag}")
         try:
@@ -236,7 +236,7 @@ class Asker(Actor):
                 self.broken("turn", f"{mark} was told as {response}, and the next request has {sent.get(mark)}")
 
     def sent_on(self, tag: str, answer: str) -> dict[str, Json] | None:
-        """The responses, by mark, that went upstream with the words that have this tag; None: no such words did."""
+        """The responses, by mark, that went upstream with the words with this tag; None: the words did not."""
         return told_upstream(self.rig.gemini.requests, tag)
 
     def records(self) -> list[Json]:
@@ -244,8 +244,8 @@ class Asker(Actor):
         return self._latest("/v1/calls")
 
     def _latest(self, path: str) -> list[Json]:
-        """At least a page, unless there is less: all would be more with each kill. What a power failure took is not
-        behind a cursor of before, so all are listed there."""
+        """The latest items, at least a page if possible: listing all would take longer after each kill. After a power
+        failure, earlier cursors are not valid, so all are listed."""
         cursors = [""] if self.rig.cuts_power else self._cursors.setdefault(path, [""])
         found: list[Json] = []
         for page in pages(self.control, path, _PAGE, cursors[-2:][0], session=self.session):
@@ -255,7 +255,7 @@ class Asker(Actor):
         return found
 
     def finished(self, question: Question) -> dict[str, Json]:
-        """The calls of the question that have their results in the store."""
+        """The results in the store of the question's calls, by mark."""
         return {
             call["args"]["mark"]: call["result"]
             for call in self.records()
@@ -263,11 +263,11 @@ class Asker(Actor):
         }
 
     def was_delivered(self, question: Question) -> bool:
-        """Whether the proxy had given the whole answer out when it was killed."""
+        """Whether the proxy had sent the whole answer when it was killed."""
         return any(turn["delivered"] for turn in self.turns(question))
 
     def turns(self, question: Question) -> list[Json]:
-        """What the ledger has of the question's answers."""
+        """The ledger's turns of the question's answers."""
         ids = {call["call_id"] for call in self.records() if call["args"].get("mark") in question.calls}
         found = self._latest("/v1/turns")
         return [turn for turn in found if ids & {call["call_id"] for step in turn["true"] for call in step["calls"]}]
@@ -286,7 +286,7 @@ def pages(control: Any, path: str, limit: int, cursor: str | None = "", **query:
 
 
 def responses_in(answer: str) -> list[tuple[str, Json]]:
-    """What the strict server's model says of results: `NAME returned {…}.`, one after the other."""
+    """The results in the text of the strict server's model: `NAME returned {…}.`, one after the other."""
     found = []
     decoder = json.JSONDecoder()
     place = 0

@@ -24,7 +24,7 @@ _METHODS = {
 
 
 class Looped(Asker):
-    """A chat whose client keeps the history, in one of the three forms of an answer."""
+    """A chat with a client that keeps the history, in one of the three forms of an answer."""
 
     def __init__(self, rig: Rig, name: str, tools: Sequence[str], form: str, session: str | None = None) -> None:
         self.form = form
@@ -56,7 +56,7 @@ class Looped(Asker):
         return text_of(found)
 
     def _streamed(self, answer: httpx2.Response) -> str:
-        """A client that has its answer with the finishReason, and reads no further."""
+        """Read the stream until the finishReason."""
         text = ""
         for line in answer.iter_lines():
             if not line:
@@ -105,7 +105,7 @@ class ByHand(Looped):
         self.answer_calls()
 
     def answer_calls(self) -> None:
-        """Give each call that the client has a placeholder of its result."""
+        """Answer each call for which the client has a placeholder."""
         by_mark = {call["args"]["mark"]: call for call in self.records()}
         for mark in [mark for mark in self.asked if mark not in self.call_responses]:
             if mark not in by_mark:
@@ -125,7 +125,7 @@ class ByHand(Looped):
             self.acknowledged[by_mark[mark]["call_id"]] = mark
 
     def resume(self, question: Question) -> None:
-        answer = self.send(question, is_retry=True)  # nothing was run: it is a step of its own
+        answer = self.send(question, is_retry=True)  # nothing was run: it is a separate step
         self.note("answered when retried")
         self.take(question, answer)
 
@@ -139,7 +139,7 @@ class ByHand(Looped):
 
 
 class Approver:
-    """Approves what waits in a session, or denies one in five."""
+    """Approves the waiting calls of a session, and denies one in five."""
 
     def __init__(self, rig: Rig, session: str) -> None:
         self.rig = rig
@@ -167,7 +167,7 @@ class Approver:
         if answer.status_code == 200:
             self.acknowledged[call_id] = {"deny": "denied", "approve": "approved"}[word]
             self.rig.note("approver", f"{word} acknowledged")
-        elif answer.status_code != 409:  # what waited for it is gone
+        elif answer.status_code != 409:  # the loop that waited for it is gone
             self.rig.broken("refused", "approver", f"{word}: {answer.status_code} {answer.text}")
 
     def recover(self) -> None:
@@ -212,7 +212,7 @@ class Door(Asker):
         return output_text(found)
 
     def _streamed(self, answer: httpx2.Response) -> Any:
-        """A client that has its answer with the event that ends it, and reads no further."""
+        """Read the stream until its last event."""
         events: list[Json] = []
         for line in answer.iter_lines():
             if not line.startswith("data: "):
@@ -229,7 +229,7 @@ class Door(Asker):
         raise Broken("the stream ended before its answer did")
 
     def was_delivered(self, question: Question) -> bool:
-        """What the conversation holds is given to whoever asks again before the client has it."""
+        """Whether the conversation has the answer, which a retry then gets if the client did not."""
         return False
 
     def keep(self, question: Question, answer: str) -> None:

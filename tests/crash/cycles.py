@@ -1,5 +1,5 @@
-"""One kill after the other: the actors play, something is killed at a random moment, and everything is checked when the
-proxy is back."""
+"""Cycles of kills: the actors play, a process is killed at a random moment, and everything is checked when the proxy is
+back."""
 
 import threading
 import time
@@ -22,10 +22,10 @@ from tests.crash.writer import Writer
 
 REPEATABLE = {"repeatable", "remote_repeatable"}
 _MOMENTS = 160
-"""A kill comes after at most so many trace points, and then at most _PAUSE seconds later."""
+"""The most trace points before a kill, which comes at most _PAUSE seconds later."""
 _PAUSE = 0.05
 _CUT = "Input data was truncated"
-"""What the upstream says of a request that was being sent when its sender was killed."""
+"""The upstream's error for a request that was cut when its sender was killed."""
 _PLAY = 5.0  # seconds after which the kill comes in any case
 _FATES = {"kill": "killed", "end": "told to end"}
 _SETTLE = 10.0  # seconds in which the calls of loops that are gone are settled
@@ -78,7 +78,7 @@ class Cast:
 
 
 def cycle(rig: Rig, cast: Cast) -> int:
-    """Play, kill, start again, and compare; how often the proxy was killed."""
+    """Play, kill, start again, and compare. Returns how often the proxy was killed."""
     before = len(runs.read(rig.runs_file))
     kills_worker = not rig.cuts_power and rig.random.random() < 1 / 3
     kills_proxy = not kills_worker or rig.random.random() < 3 / 4
@@ -97,7 +97,7 @@ def cycle(rig: Rig, cast: Cast) -> int:
     with _approving(cast):
         together(rig.add_workers, *(actor.recover for actor in cast.actors))
     _check_settled(rig, cast)
-    if not rig.cuts_power:  # a loop that the disk forgot is a new one when it is asked for again
+    if not rig.cuts_power:  # a retry of a loop that the disk lost begins a new one
         _check_runs(rig, cast.askers, runs.read(rig.runs_file), before)
     for error in rig.gemini.errors:
         if _CUT not in error:
@@ -125,8 +125,8 @@ def _approving(cast: Cast) -> Iterator[None]:
 def _kill_while(
     rig: Rig, cast: Cast, fate: Literal["kill", "end", "spare"], *, kills_worker: bool = False, retrying: bool = False
 ) -> None:
-    """Kill the proxy, or tell it to end, while everyone plays, or repeats what was not answered. Returns when all have
-    their answers, or know that there is none."""
+    """Kill the proxy, or tell it to end, while all actors play, or repeat unanswered questions. Returns when all have
+    their answers, or have failed."""
     stop = threading.Event()
     jobs: list[Callable[[], None]]
     jobs = [one.insist for one in cast.askers] if retrying else [partial(one.play, stop) for one in cast.actors]
@@ -155,7 +155,7 @@ def _kill_worker(rig: Rig, moment: int, pause: float) -> None:
 
 
 def _check_settled(rig: Rig, cast: Cast) -> None:
-    """Calls whose loops are gone get an end."""
+    """Check that calls of loops that are gone are settled."""
     sessions = {asker.session: asker in cast.by_hand for asker in cast.askers}
     deadline = time.monotonic() + _SETTLE
     while True:
@@ -175,7 +175,7 @@ def _check_settled(rig: Rig, cast: Cast) -> None:
 
 
 def _check_runs(rig: Rig, askers: Sequence[Asker], lines: Sequence[runs.Run], before: int) -> None:
-    """No call ran twice, none ran that was denied, and none after its request was given up."""
+    """Check that no call ran twice, after a denial, or after its request was given up."""
     begun = Counter(line.mark for line in lines if not line.done)
     denied = {mark for asker in askers for mark in asker.denied}
     left = {mark for asker in askers for mark in asker.left}
@@ -193,7 +193,7 @@ def _check_runs(rig: Rig, askers: Sequence[Asker], lines: Sequence[runs.Run], be
 def run(
     folder: Path, seed: int, kills: int, *, cuts_power: bool = False, store: Store = "sqlite", say: bool = False
 ) -> Rig:
-    """Kill the proxy so often. Findings are printed as they come; `say`: and how far it is."""
+    """Kill the proxy `kills` times. Findings are printed as they occur; `say`: print the progress too."""
     began = time.monotonic()
     with Rig(folder, seed, cuts_power=cuts_power, store=store) as rig:
         cast = Cast(rig)

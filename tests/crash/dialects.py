@@ -1,4 +1,4 @@
-"""Chats in other formats than Gemini's: chat completions, and Interactions, whose history the service keeps."""
+"""Chats in other formats than Gemini's: chat completions, and Interactions, where the service keeps the history."""
 
 import json
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Completions(Asker):
 
 
 class Interactions(Asker):
-    """The client has the name of the last interaction, and nothing else."""
+    """The client keeps only the name of the last interaction."""
 
     def __init__(self, rig: Rig, name: str, tools: Sequence[str]) -> None:
         self.id: str | None = None
@@ -95,6 +95,6 @@ class Interactions(Asker):
         self.id = self.last_id
 
     def sent_on(self, tag: str, answer: str) -> dict[str, Json] | None:
-        """The service's model tells all results of the history that it has; an error does not say whose it is."""
+        """The responses in the model's text, which repeats the history's results; errors in it name no call."""
         call_responses = [response for _, response in responses_in(answer)]
         return {mark: response for mark, response in self.call_responses.items() if response in call_responses}

@@ -35,7 +35,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def endpoint() -> Iterator[str]:
-    """Serves while the block runs; its URL."""
+    """Serves during the block. Yields the URL."""
     with _Server(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""A Live connection, which ends with the proxy: nothing of it is asked again."""
+"""A Live connection, which ends with the proxy: nothing is repeated."""
 
 import asyncio
 import threading
@@ -15,14 +15,14 @@ _GONE = (WebSocketException, OSError, TimeoutError)
 
 
 class LiveChat(Asker):
-    """What the model was told of a call is in the store, and no call outlives its connection."""
+    """Checks that each response to the model is in the store, and that no call outlives its connection."""
 
     def play(self, stop: threading.Event) -> None:
         with suppress(*_GONE):
             asyncio.run(self._talk(stop))
 
     async def _talk(self, stop: threading.Event) -> None:
-        """At least one question and its answer."""
+        """Exchange at least one question and answer."""
         async with asyncio.timeout(TIMEOUT), Live.open(f"{self.rig.proxy.url}/@{self.session}") as live:
             self.rig.trace.tick()
             while True:

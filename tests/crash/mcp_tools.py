@@ -1,4 +1,4 @@
-"""An MCP server over stdio, in plain Python: it is started with each proxy, and importing the SDK takes a second."""
+"""An MCP server over stdio, without the SDK, which takes a second to import at each start of a proxy."""
 
 import json
 import sys
@@ -46,5 +46,5 @@ def _write(request: Json, **outcome: Json) -> None:
 
 for line in sys.stdin:
     message = json.loads(line)
-    if "id" in message and "method" in message:  # else a notification, or an answer to nothing
+    if "id" in message and "method" in message:  # not a notification or an answer
         threading.Thread(target=_answer, args=(message,), daemon=True).start()

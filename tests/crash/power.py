@@ -1,9 +1,8 @@
-"""A simulated power failure: the disk keeps the flushed part of SQLite's log, and only some blocks of what was written
-later.
+"""A simulated power failure: the disk keeps the flushed part of SQLite's log, and only some of the later blocks.
 
-`watch` runs in the proxy, and copies each file as it is at the beginning of its flush. `cut` runs after the proxy was
-killed, and leaves the log as the disk would have it. If the log was begun again since its last flush, all that was in
-it before is in the database, on the disk.
+`watch` runs in the proxy, and copies each file at the beginning of its flush. `cut` runs after the proxy was killed,
+and leaves the log as the disk would have it. If the log was restarted since its last flush, its earlier contents are
+already in the database, on the disk.
 """
 
 import os
@@ -16,11 +15,11 @@ VARIABLE = "CRASH_FLUSHED"
 """The environment variable that names the folder of the copies."""
 BLOCK = 512
 _HEADER = 32
-"""Bytes of the log, which differ each time it is begun again."""
+"""The size of the log's header, which differs after each restart of the log."""
 
 
 def watch() -> None:
-    """From now on in this process, where the variable is set."""
+    """Start copying in this process, if the variable is set."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return
@@ -38,7 +37,7 @@ def watch() -> None:
 
 
 def cut(database: Path, flushed: Path, chance: random.Random) -> int:
-    """How many bytes of the log were lost. Raises sqlite3.DatabaseError where the database is damaged by it."""
+    """Returns the number of lost bytes of the log. Raises sqlite3.DatabaseError if this damages the database."""
     log = database.with_name(f"{database.name}-wal")
     written = log.read_bytes() if log.exists() else b""
     copy = flushed / log.name

@@ -35,7 +35,7 @@ _LEASE = 1  # seconds, the shortest that the command takes
 
 
 class Finding(NamedTuple):
-    """A promise that was broken. `kind` is one of `KINDS`."""
+    """A broken promise. `kind` is one of `KINDS`."""
 
     kind: str
     who: str
@@ -57,7 +57,7 @@ KINDS = {
 
 
 class RedisServer:
-    """A Redis whose every write is on disk before it is answered."""
+    """A Redis server that writes to disk before each answer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class RedisServer:
         self.url = f"redis://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Unless it runs. Returns when it serves."""
+        """Start it, unless it runs. Returns when it serves."""
         if self._process is not None:
             return
         self._folder.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ class RedisServer:
 
 
 class Trace:
-    """Counts what happens, so that a kill can be timed by it whatever the speed of the machine."""
+    """Counts events, so that the time of a kill does not depend on the machine's speed."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -102,13 +102,13 @@ class Trace:
             self._changed.notify_all()
 
     def wait(self, more: int, timeout: float) -> None:
-        """Until so much more has happened, nothing more can, or the time is out."""
+        """Wait until `more` events have been counted, all players have ended, or the time is over."""
         with self._changed:
             target = self._count + more
             self._changed.wait_for(lambda: self._count >= target or not self._players, timeout)
 
     def playing(self, job: Callable[[], None]) -> Callable[[], None]:
-        """The job, without whose like nothing happens."""
+        """The job, counted as a player while it runs."""
         self._players += 1
 
         def play() -> None:
@@ -123,10 +123,10 @@ class Trace:
 
 
 class Rig:
-    """`with Rig(folder, seed) as rig`. `findings` are the promises broken so far, `outcomes` counts what happened.
+    """`with Rig(folder, seed) as rig`. `findings`: the promises broken so far; `outcomes`: counts of events.
 
-    With `cuts_power` each kill is a power failure as well. With the store `redis`, every second kill of the proxy kills
-    the server as well.
+    With `cuts_power`, each kill is also a power failure. With the store `redis`, every second kill of the proxy also
+    kills the server.
     """
 
     def __init__(self, folder: Path, seed: int, *, cuts_power: bool = False, store: Store = "sqlite") -> None:
@@ -188,7 +188,7 @@ class Rig:
         self._stack.close()
 
     def name(self, beginning: str) -> str:
-        """A name that nobody has had."""
+        """A new, unique name."""
         return f"{beginning}{next(self._names)}"
 
     def note(self, who: str, what: str) -> None:
@@ -202,7 +202,7 @@ class Rig:
 
     def kill_proxy(self) -> None:
         os.kill(self.proxy.process.pid, signal.SIGKILL)
-        if self.redis is not None and self.random.random() < 1 / 2:  # first, it would be a refusal to everyone
+        if self.redis is not None and self.random.random() < 1 / 2:  # first, everyone would be refused
             self.redis.kill()
             self.note("redis", "killed")
         self.proxy.process.wait()
@@ -215,13 +215,13 @@ class Rig:
                 self.note("proxy", "something was lost" if lost else "nothing was lost")
 
     def end_proxy(self) -> None:
-        """Ask it to end (SIGTERM), and kill it where it does not."""
+        """Ask the proxy to end (SIGTERM), and kill it if it does not."""
         status = self.proxy.process.stop()
         if status != 0:
             self.broken("ends", "proxy", f"exit status {status}")
 
     def start_proxy(self) -> None:
-        """Raises AssertionError where it does not start."""
+        """Raises AssertionError if the proxy does not start."""
         self.proxy.control.close()
         if self.redis is not None:
             self.redis.start()
@@ -231,7 +231,7 @@ class Rig:
         self.started_at = time.time()
 
     def _damage(self) -> str:
-        """What SQLite has to say against a copy of the database as the kill left it, or nothing."""
+        """SQLite's complaint about a copy of the database after the kill, or ""."""
         with tempfile.TemporaryDirectory() as folder:
             for path in self.proxy.state.glob("toolgraft.db*"):
                 shutil.copy(path, folder)
@@ -248,7 +248,7 @@ class Rig:
         victim.wait()
 
     def add_workers(self) -> None:
-        """As many as there should be. Returns when they serve."""
+        """Start the missing workers. Returns when they serve."""
         new = [self._worker() for _ in range(_WORKERS - len(self.workers))]
         for process in new:
             process.wait_for("serving")
@@ -271,7 +271,7 @@ class Rig:
 
 
 def together(*jobs: Callable[[], None]) -> None:
-    """Run these at once, and wait for all. Raises what the first of them raised that failed."""
+    """Run these concurrently, and wait for all. Raises the first error."""
     errors: list[BaseException] = []
 
     def guarded(job: Callable[[], None]) -> None:

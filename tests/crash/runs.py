@@ -1,7 +1,7 @@
 """The runs of tools: each run appends a line to one file before its work, and another one after it.
 
 A line is written by one `write` to a file opened for appending, so a killed process leaves whole lines. Every call of
-the model has a `mark` of its own among its arguments; a repeated request makes calls with the same marks.
+the model has a unique `mark` among its arguments; a repeated request makes calls with the same marks.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def result(mark: str) -> dict[str, str]:
-    """What a run returns: it follows from the mark alone, so that a lost or mixed-up result is seen."""
+    """The result of a run, which depends only on the mark, so that a lost or mixed-up result is noticed."""
     return {"mark": mark, "value": hashlib.sha256(mark.encode()).hexdigest()[:16]}
 
 

@@ -1,4 +1,4 @@
-"""Writes to the control API: toolsets and policies of sessions of its own."""
+"""Writes to the control API: toolsets and policies of separate sessions."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""A demo leaves nothing behind."""
+"""Checks that a demo leaves nothing behind."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Its own home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
+    """A separate home and temporary folder. Afterwards, checks that both are empty and nothing runs."""
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.mkdir()
     temporary.mkdir()

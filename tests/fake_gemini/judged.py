@@ -1,4 +1,4 @@
-"""Requests, and what the strict local Gemini says of them."""
+"""Requests, and the strict local Gemini's verdicts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Makes the recorded flows beside it: `python -m tests.flows.make`.
 
-The published google-genai client, unmodified, chats through a real mitmdump with the addon (CONNECT, the true host
-redirected to the strict local Gemini); `graft_record` writes what went upstream and what came back, with what the
-client sent in the flows' metadata. Secrets are out of it by then; what remains of this machine and hour (addresses,
-certificates, times) is replaced here. Run it again when the recording's form changes, not when the rewriting does:
-that the same requests still come out is what the tests compare.
+The unmodified google-genai client chats through a real mitmdump with the addon (CONNECT, the true host redirected to
+the strict local Gemini). `graft_record` writes the upstream requests and answers, with the client's requests in the
+flows' metadata and without secrets; data of this machine and time (addresses, certificates, times) is replaced here.
+Run it again if the form of recordings changes, but not if the rewriting does: the tests check that the rewritten
+requests stay the same.
 """
 
 import tempfile
@@ -33,14 +33,14 @@ def placeholder(chat: Chat, session: Session) -> None:
 
 
 def parallel(chat: Chat, session: Session) -> None:
-    """Two calls of one step, each in a chunk of its own."""
+    """Two calls of one step, each in a separate chunk."""
     chat.say("What is the weather in Paris and Tokyo? [demo: each]")
     session.answer(get_weather=weather)
     chat.say("repeat the results")
 
 
 def passthrough(chat: Chat, session: Session) -> None:
-    """The client is given the calls, and answers them itself."""
+    """The client receives the calls, and answers them itself."""
     chat.say("What is the weather in Paris and Tokyo?")
     chat.say("repeat the results")
 
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[Callable[[Chat, Session], None], str, list[str]]] = {
 
 
 def record(name: str, folder: Path, gemini: Gemini) -> Path:
-    """Have the chat; the file it was written to."""
+    """Run the chat. Returns the file with its flows."""
     converse, kind, tools = KINDS[name]
     path = folder / f"{name}.mitm"
     proxy = Proxy(folder, gemini.url, record=str(path))
@@ -73,7 +73,7 @@ def record(name: str, folder: Path, gemini: Gemini) -> Path:
 
 
 def neutral(flows: list[http.HTTPFlow]) -> Iterator[http.HTTPFlow]:
-    """The flows as if they had been recorded at no place and no time."""
+    """The flows without the machine's and the time's data."""
     for number, flow in enumerate(flows, 1):
         flow.id = f"00000000-0000-4000-8000-{number:012}"
         flow.timestamp_created = number

@@ -1,4 +1,4 @@
-"""The recorded chats, as the tests read them; `make.py` makes them."""
+"""Reads the recorded chats that `make.py` makes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.e2e.proxies import weather
 FOLDER = Path(__file__).parent
 RECORDINGS = sorted(FOLDER.glob("*.mitm"))
 RESULTS: dict[str, Any] = {"get_weather": weather, "get_time": lambda zone: {"hour": 12}}
-"""What the tools returned when the chats were recorded."""
+"""The tools' results when the chats were recorded."""
 
 
 def flows_of(path: Path) -> list[http.HTTPFlow]:
@@ -26,6 +26,6 @@ def sent_by_client(flow: http.HTTPFlow) -> bytes:
 
 
 def turn_ids(flows: list[http.HTTPFlow]) -> list[str]:
-    """The ids that the recording's proxy made up, in the order in which it did."""
+    """The turn ids that the recording's proxy made, in order."""
     sent = b"".join(map(sent_by_client, flows)).decode()
     return list(dict.fromkeys(TURN_ID.findall(sent)))

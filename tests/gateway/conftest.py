@@ -27,7 +27,7 @@ KEY = "a-key-of-the-proxy-s"
 
 
 class Outside:
-    """The way out: `callers` are those whose turns went this way, `sent` what with, `requests` what was made of it."""
+    """Records each turn: its caller in `callers`, its first request in `sent`, its upstream requests in `requests`."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
@@ -94,7 +94,7 @@ class House:
         await self.proxy.close()
 
     async def restart(self) -> None:
-        """The process ends, and begins again with the same store."""
+        """End the process, and start another with the same store."""
         await self.close()
         self._build()
         await self.open()
@@ -156,7 +156,7 @@ async def gemini() -> AsyncIterator[StrictGemini]:
 
 @pytest.fixture
 async def home(tmp_path: Path, gemini: StrictGemini) -> AsyncIterator[House]:
-    """A house before the strict Gemini."""
+    """A house with the strict Gemini as its upstream."""
     house = House(state=tmp_path, upstream=gemini.url)
     await house.open()
     yield house

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ("sh", "cat", "cksum", "dirname", "basename", "rm", "mkdir", "mv", "cp", "chmod", "head", "date")
 BOUND = 30
 
-# An interpreter of some version: the scripts' own questions are answered by the real one.
+# An interpreter of some version, which passes the scripts' checks on to the real one.
 PYTHON = """#!/bin/sh
 printf '%s\\n' "$(basename "$0") $*" | head -n 1 >>"$FAKE_LOG"
 case "$*" in
@@ -45,7 +45,7 @@ case "$*" in
 esac
 """
 
-# mitmdump and the checkers: says how it was started.
+# mitmdump and the checkers: prints how it was started.
 PROGRAM = """#!/bin/sh
 for argument in "$(basename "$0")" "$@"; do printf '%s\\n' "$argument"; done
 printf '%s\\n' "$PYTHONPATH" "$PWD"
@@ -55,7 +55,7 @@ printf '%s\\n' "$PYTHONPATH" "$PWD"
 
 @dataclass
 class Checkout:
-    """A copy of the checkout, whose folder has a blank in its name, and a PATH that holds nothing but `bin`."""
+    """A copy of the checkout in a folder with a blank in its name, and a PATH with only `bin`."""
 
     root: Path
     bin: Path
@@ -83,7 +83,7 @@ class Checkout:
         path.chmod(0o755)
 
     def python(self, version: str, path: Path | None = None) -> None:
-        """Put an interpreter of a version there; without a path, on PATH as `python3.MINOR`."""
+        """Create an interpreter of a version at `path`, or else on PATH as `python3.MINOR`."""
         minor = version.split(".")[1]
         text = PYTHON.replace("{real}", sys.executable).replace("{version}", version.replace(".", ", "))
         self.script(path or self.bin / f"python3.{minor}", text)
@@ -101,7 +101,7 @@ class Checkout:
         )
 
     def run(self, *arguments: str, script: str = "run_proxy.sh", status: int = 0) -> tuple[list[str], str]:
-        """Lines of stdout, and stderr."""
+        """Returns the lines of stdout, and stderr."""
         process = self.start(*arguments, script=script)
         try:
             out, err = process.communicate(timeout=BOUND)
@@ -116,7 +116,7 @@ class Checkout:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Checkout:
-    """A machine without a Python that fits."""
+    """A machine without a suitable Python."""
     checkout = Checkout(root=tmp_path / "the checkout", bin=tmp_path / "bin", home=tmp_path / "home")
     for folder in (checkout.root, checkout.bin, checkout.home):
         folder.mkdir()

@@ -1,5 +1,5 @@
-"""An MCP server over stdio, in plain Python, whose tools are those of a file: `changing_mcp.py FILE`. With the tool
-`renew` it says that they have changed."""
+"""An MCP server over stdio, without the SDK, with the tools of a file: `changing_mcp.py FILE`. The tool `renew`
+announces that they have changed."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-"""What repeats the secrets that it is given: a model in every API, an endpoint, an MCP server (`python leaky.py`), and,
-in TOOLS, Python functions."""
+"""Programs that repeat the secrets that they receive: a model in every API, an endpoint, an MCP server
+(`python leaky.py`), and, in TOOLS, Python functions."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ CALLS = ("shows", "raises", "mcp_shows", "mcp_raises", "endpoint_shows", "endpoi
 
 
 class Leaky:
-    """`heard` are the requests of the model: path and headers in one, and body."""
+    """`heard`: the requests to the model, each as path with headers, and body."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
@@ -119,7 +119,7 @@ class Leaky:
         return 200, "application/json", json.dumps(documents[0]).encode()
 
     def live(self, echo: str, message: Json) -> Iterator[Json]:
-        """What is said to a message of a Live connection."""
+        """The replies to a message of a Live connection."""
         if "setup" in message:
             self._declared = declared(message["setup"])
             self.heard.append((echo, json.dumps(message)))

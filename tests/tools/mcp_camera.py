@@ -1,4 +1,4 @@
-"""An MCP server whose tool returns a screenshot: noise, which does not get smaller."""
+"""An MCP server with a tool that returns a screenshot: noise, which cannot be compressed."""
 
 import random
 import struct

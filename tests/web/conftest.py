@@ -1,4 +1,4 @@
-"""What the control API and the gateway share is tested through the control API."""
+"""The code that the control API and the gateway share is tested through the control API."""
 
 from tests.control.conftest import app, client, metrics, settings, store
 

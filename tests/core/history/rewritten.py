@@ -1,4 +1,4 @@
-"""Histories, and what they are rewritten as."""
+"""Histories and their rewritten forms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
