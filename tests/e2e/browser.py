@@ -15,32 +15,32 @@ from tests.e2e.proxies import Proxy
 
 AXE = "axe-core@4.14.1"
 _PATIENCE = 20_000
-"""Milliseconds within which a page shows what it should: the machine may be busy."""
+"""Milliseconds to wait for a page's contents: the machine may be busy."""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 @contextmanager
 def running_chromium() -> Iterator[Browser]:
-    """Debian's Chromium. Without it the test is skipped, except where nothing may be (CI)."""
+    """Debian's Chromium. Without it, the test is skipped, except in CI."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("chromium is not installed")
     expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
-        # root may not use the sandbox
+        # root cannot use the sandbox
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
 def violations(page: Page) -> list[str]:
-    """What axe-core objects to."""
+    """The violations that axe-core finds."""
     page.evaluate((Path(installed(AXE)) / "axe.min.js").read_text())
     found: dict[str, Any] = page.evaluate(f"axe.run(document, {{runOnly: {RULES}}})")
     return [f"{one['id']}: {[node['html'] for node in one['nodes']]}" for one in found["violations"]]
 
 
 def sign_in(page: Page, proxy: Proxy) -> None:
-    """Open the console by a link that is good for one use."""
+    """Open the console by a single-use link."""
     page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()  # the page itself is there before

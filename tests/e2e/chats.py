@@ -1,4 +1,4 @@
-"""Chats of the published clients, unmodified, each in a process of its own that is driven line by line."""
+"""Chats of the published clients, unmodified, each in a separate process that is driven line by line."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ GENAI_JS = "@google/genai@3.1.0"
 
 
 class Client:
-    """A client in a process of its own. It ends with the block."""
+    """A client in a separate process, which ends with the block."""
 
     def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], options: Json) -> None:
         self.process = Process("client", program, environment(home, **env))
@@ -37,13 +37,13 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            return  # it is shown with the failure, and stopped after that
+            return  # shown with the failure, and stopped after that
         self.process.send("")
         assert self.process.wait() == 0, self.process.log
 
 
 class Chat(Client):
-    """`say` sends a message and gives the answer's text, `history` is what the client will send next time."""
+    """`say` sends a message and returns the answer's text; `history`: the contents of the client's next request."""
 
     def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
         super().__init__(program, home, env, options)
@@ -76,8 +76,8 @@ def node(home: Path, kind: str, **options: Any) -> Chat:
 
 
 def installed(package: str = GENAI_JS, *others: str) -> Path:
-    """A package from npm, put into the user's cache once, beside others; its folder. Without npm, or without a
-    registry, there is none: the tests that need it are skipped, except where nothing may be (CI)."""
+    """The folder of a package from npm, installed once in the user's cache, beside others. Without npm or a registry,
+    the test is skipped, except in CI."""
     folder, why = _installed(package, *others)
     if folder is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
@@ -94,7 +94,7 @@ def _installed(package: str, *others: str) -> tuple[Path | None, str]:
     with filelock.FileLock(folder / ".lock", timeout=120):
         done = folder / ".installed"
         if not done.exists():
-            # native add-ons are optional, and are built or fetched by scripts
+            # Native add-ons are optional, and are built or fetched by scripts.
             flags = ["--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional"]
             command = [npm, "install", *flags, "--prefix", str(folder), package, *others]
             try:

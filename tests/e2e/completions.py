@@ -34,7 +34,7 @@ def by_reverse(proxy: Proxy, session: Session) -> Json:
 
 
 class Chat:
-    """A chat as programs write it: the messages are theirs, and the answers go into them as they are."""
+    """A chat of a program that keeps the messages, and adds the answers unchanged."""
 
     def __init__(self, kind: str, way: Json, **options: Any) -> None:
         self.kind = kind
@@ -53,7 +53,7 @@ class Chat:
         return str(message.get("content") or "")
 
     def answer(self, **results: Any) -> str:
-        """Answer the calls of the last message as its client would."""
+        """Answer the calls of the last message, like a client."""
         for call in self.messages[-1]["tool_calls"]:
             result = results[call["function"]["name"]]
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)})
@@ -97,7 +97,7 @@ def _dumped(completion: Any) -> Json:
 
 
 def _joined(chunks: Iterable[Any]) -> Json:
-    """The message that the chunks of a stream make."""
+    """The message of a stream's chunks."""
     message: Json = {"role": "assistant", "content": ""}
     ends: list[str] = []
     ids = set()
@@ -123,7 +123,7 @@ def accepted(gemini: Gemini) -> bool:
 
 
 def summary_of(gemini: Gemini) -> list[tuple[str, Any]]:
-    """The messages of the last request: what is said, the names called, what was answered."""
+    """The messages of the last request: texts, names of calls, results."""
     messages = gemini.last["body"]["messages"]
     return [
         ("calls", [call["function"]["name"] for call in message["tool_calls"]])

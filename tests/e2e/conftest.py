@@ -1,4 +1,4 @@
-"""One mitmdump and its upstreams for all tests that need no options of their own; sessions keep them apart."""
+"""One mitmdump and its upstreams for all tests without special options; sessions keep them apart."""
 
 import sys
 import warnings
@@ -50,7 +50,8 @@ def raw() -> Iterator[Canned]:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned) -> Iterator[Proxy]:
-    """Reverse to the strict server, then to the raw one; regular, Google's hosts redirected to the strict one."""
+    """A reverse proxy to the strict server, one to the raw server, and a regular proxy with Google's hosts redirected
+    to the strict server."""
     proxy = Proxy(tmp_path_factory.mktemp("proxy"), strict.url, raw.url, max_body="100000")
     yield proxy
     proxy.stop()
@@ -58,7 +59,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned
 
 @pytest.fixture(scope="session")
 def shared_looper(tmp_path_factory: pytest.TempPathFactory, strict: Gemini, raw: Canned) -> Iterator[Proxy]:
-    """As `shared`, with tools of its own: a Python file, and MCP servers under `local_` (stdio) and `web_` (HTTP)."""
+    """As `shared`, with tools: a Python file, and MCP servers with the prefixes `local_` (stdio) and `web_` (HTTP)."""
     folder = tmp_path_factory.mktemp("looper")
     port = free_port()
     server = processes.Process("MCP server", [sys.executable, MCP_SERVER, str(port)], processes.environment(folder))
@@ -85,19 +86,19 @@ def canned(raw: Canned) -> Canned:
 
 @pytest.fixture
 def proxy(shared: Proxy) -> Iterator[Proxy]:
-    """The shared one. Whatever a test does to it, nothing may crash in it."""
+    """The shared proxy. Checks after each test that nothing has crashed in it."""
     yield from _unhurt(shared)
 
 
 @pytest.fixture
 def looper(shared_looper: Proxy) -> Iterator[Proxy]:
-    """The shared one that has tools to run."""
+    """The shared proxy with tools."""
     yield from _unhurt(shared_looper)
 
 
 @pytest.fixture
 def bare(looper: Proxy) -> Session:
-    """A session of it without tools of its own."""
+    """A session of `looper` without its own tools."""
     return new_session(looper, tools=False)
 
 
@@ -117,7 +118,7 @@ def session(proxy: Proxy) -> Session:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Proxy]]:
-    """Starts a proxy of the test's own."""
+    """Starts separate proxies for a test."""
     started: list[Proxy] = []
 
     def starts(*upstreams: str, folder: Path = tmp_path, **more: Any) -> Proxy:

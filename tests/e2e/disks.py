@@ -9,7 +9,7 @@ import pytest
 
 
 class Disk:
-    """What is mounted at `folder`."""
+    """The disk that is mounted at `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,13 +29,12 @@ class Disk:
         self._filler.unlink()
 
     def remount(self, how: str) -> None:
-        """`ro` or `rw`. Nothing may be open for writing."""
+        """`how`: `ro` or `rw`. No file may be open for writing."""
         _run("mount", "-o", f"remount,{how}", str(self.folder))
 
 
 class FailingDisk(Disk):
-    """One that the kernel makes read-only when it has met an error there, whoever writes to it. Only `renewed` makes
-    it well again."""
+    """A disk that the kernel makes read-only after an error, until `renewed`."""
 
     def fail(self) -> None:
         mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
@@ -43,7 +42,7 @@ class FailingDisk(Disk):
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("a test")
 
     def renewed(self) -> None:
-        """Nothing may be open."""
+        """No file may be open."""
         _run("umount", str(self.folder))
         _run("mount", "-o", "loop,errors=remount-ro", str(_image_of(self.folder)), str(self.folder))
 

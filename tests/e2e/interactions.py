@@ -24,7 +24,7 @@ FORMS = pytest.mark.parametrize("kind", ["sync", "stream"])
 
 
 class Interactions:
-    """A conversation as programs hold it: the last id is all that they have."""
+    """A conversation of a program, which keeps only the last id."""
 
     def __init__(self, kind: str, url: str, **options: Any) -> None:
         self.kind = kind
@@ -35,7 +35,7 @@ class Interactions:
         self.answer: Any = None
 
     def say(self, given: Any, **options: Any) -> str:
-        """The text of the answer. Its id is what the next request goes on from."""
+        """Returns the text of the answer. The next request continues from its id."""
         request = {"model": MODEL, "input": given, **self.options, **options}
         if self.id is not None:
             request["previous_interaction_id"] = self.id
@@ -48,7 +48,7 @@ class Interactions:
         return [step for step in self.answer["steps"] if step["type"] == "function_call"]
 
     def results(self, result: Any) -> list[Json]:
-        """What a client answers to its calls."""
+        """The client's results for its calls."""
         return [
             {"type": "function_result", "call_id": call["id"], "name": call["name"], "result": result}
             for call in self.calls
@@ -77,7 +77,7 @@ def client_of(url: str) -> Any:
 
 
 def joined(events: list[Any]) -> Json:
-    """The interaction that the events of a stream make: one beginning, steps one after the other, one end."""
+    """The interaction of a stream's events: one beginning, steps one after the other, one end."""
     first, *others, last = [event.model_dump() for event in events]
     assert first["event_type"] == "interaction.created"
     assert last["event_type"] == "interaction.completed"

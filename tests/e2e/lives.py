@@ -1,4 +1,4 @@
-"""Live sessions of the published clients, unmodified, each in a process of its own that is driven line by line."""
+"""Live sessions of the published clients, unmodified, each in a separate process that is driven line by line."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ KEY = "a-secret-key"
 
 
 class LiveChat(Client):
-    """`got` are the messages of the service that the client was given, as they come."""
+    """`got`: the service's messages that the client has received."""
 
     def __init__(self, program: list[str | Path], home: Path, env: Mapping[str, str], **options: Any) -> None:
         super().__init__(program, home, env, {"model": MODEL, "key": KEY, **options})
@@ -33,7 +33,7 @@ class LiveChat(Client):
         self.process.send(json.dumps(given))
 
     def wait(self, member: str) -> Json:
-        """The next message that has this member, also one inside serverContent; those before it are done with."""
+        """The next message with this member, also inside serverContent. Skips the messages before it."""
 
         def look() -> Json | None:
             for at, message in enumerate(self.got[self._read :], self._read + 1):
@@ -47,7 +47,7 @@ class LiveChat(Client):
         return found
 
     def turn(self) -> str:
-        """The text of the next turn, to its end."""
+        """The whole text of the next turn."""
         begin = self._read
         self.wait("turnComplete")
         return "".join(text_of(message) for message in self.got[begin : self._read])
@@ -57,7 +57,7 @@ class LiveChat(Client):
         return self.turn()
 
     def speak(self, *words: str) -> None:
-        """Audio, a frame each."""
+        """Send each as a frame of audio."""
         for one in words:
             self.send(speak=one)
 
@@ -68,7 +68,7 @@ def text_of(message: Json) -> str:
 
 
 def python(proxy: Proxy, session: Session, home: Path, **options: Any) -> LiveChat:
-    """google-genai, through CONNECT: for Live it takes wss and nothing else."""
+    """google-genai, through CONNECT: for Live it only supports wss."""
     env = {"HTTPS_PROXY": proxy.user(session.name), "SSL_CERT_FILE": str(proxy.ca)}
     return LiveChat([sys.executable, CLIENTS / "live.py"], home, env, **options)
 

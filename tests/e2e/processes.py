@@ -1,4 +1,4 @@
-"""Real processes for the tests: started, watched by what they print, and stopped by their id."""
+"""Real processes for the tests: started, watched by their output, and stopped by their id."""
 
 import contextlib
 import os
@@ -13,14 +13,14 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
-"""Seconds that anything may take: no test comes near, but a busy machine may."""
+"""Seconds of each wait, far more than any test needs, because the machine may be busy."""
 
 live: list["Process"] = []
-"""Those that run: a test that fails shows what they said."""
+"""The running processes: a failed test shows their output."""
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Nothing of the user's: no proxies, keys, or settings but the search path."""
+    """An environment without the user's proxies, keys and settings, except the search path."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(home),
@@ -31,7 +31,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def until[T](look: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:
-    """What `look` gives as soon as it is true. Raises TimeoutError."""
+    """The first true result of `look`. Raises TimeoutError."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not (found := look()):
@@ -42,7 +42,7 @@ def until[T](look: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:
 
 
 class Process:
-    """A process whose output is read as it comes, line by line, stdout and stderr together."""
+    """A process with its output, read line by line as it arrives, stdout and stderr together."""
 
     def __init__(self, name: str, command: Iterable[str | Path], env: Mapping[str, str]) -> None:
         self.name = name
@@ -84,13 +84,12 @@ class Process:
             return "\n".join(self.lines)
 
     def mark(self) -> int:
-        """Where the log is now, for `wait_for`."""
+        """The present end of the log, for `wait_for`."""
         with self._changed:
             return len(self.lines)
 
     def wait_for(self, pattern: str, *, after: int = 0, timeout: float = TIMEOUT) -> str:
-        """The first line after the mark in which the pattern is found. Raises AssertionError when there is none and
-        will be none."""
+        """The first line after the mark with the pattern. Raises AssertionError if no such line can come."""
         found: list[str] = []
 
         def look() -> bool:
@@ -108,14 +107,14 @@ class Process:
         self._popen.stdin.flush()
 
     def wait(self, timeout: float = TIMEOUT) -> int:
-        """The exit status, and all that was said is in `log`."""
+        """Wait for the end, when all output is in `log`. Returns the exit status."""
         status = self._popen.wait(timeout)
         self._reader.join(timeout)
         self._close()
         return status
 
     def stop(self) -> int:
-        """Ask it to end, and end it where it does not; its exit status."""
+        """Ask the process to end, and kill it if it does not. Returns the exit status."""
         if self._popen.poll() is None:
             self._popen.terminate()
         try:
@@ -134,5 +133,5 @@ class Process:
 
 
 def mitmdump() -> Path:
-    """The one that belongs to this interpreter."""
+    """The mitmdump of this interpreter."""
     return Path(sys.executable).with_name("mitmdump")

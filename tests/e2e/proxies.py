@@ -42,7 +42,7 @@ def mode(upstream: str, port: int) -> str:
 
 
 def command(folder: Path, *arguments: str, early: Path | None = None, interface: str = "mitmdump") -> list[str | Path]:
-    """The command line with a configuration folder of its own, and the addon, behind an `early` script."""
+    """The command line with a separate configuration folder, and the addon, loaded after an `early` script."""
     first = [word for script in (early, ROOT / "addon" / "entry.py") if script is not None for word in ("-s", script)]
     return [mitmdump().with_name(interface), *first, "--set", f"confdir={folder / 'conf'}", *arguments]
 
@@ -52,9 +52,9 @@ def sets(**options: str) -> list[str]:
 
 
 class Proxy:
-    """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is below `folder`, where a second one
-    may go on with it. `arguments` go to mitmdump as they are; `early` is a script that is loaded before the addon;
-    `interface` is mitmdump or mitmweb."""
+    """A regular proxy, and one reverse proxy for each of `upstreams`. Its state is in `folder`, where another proxy can
+    continue with it. `arguments`: for mitmdump, unchanged; `early`: a script that is loaded before the addon;
+    `interface`: mitmdump or mitmweb."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Proxy:
         return self.folder / "conf" / "mitmproxy-ca-cert.pem"
 
     def user(self, session: str) -> str:
-        """The regular proxy as a client of a session names it."""
+        """The regular proxy's URL for a client of a session."""
         return f"http://{session}:x@{self.address}"
 
     @property
@@ -121,7 +121,7 @@ class Proxy:
 
 
 class Control:
-    """The control API, as a script of the user's would call it."""
+    """The control API, called like from a user's script."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url
@@ -166,13 +166,13 @@ class Session:
         return found
 
     def rounds(self) -> list[Json]:
-        """Those of the newest request's loop."""
+        """The rounds of the newest request's loop."""
         items = self.control.ask("GET", "/v1/requests", params={"session": self.name, "limit": 1})["items"]
         found: list[Json] = items[0]["round_times"] if items else []
         return found
 
     def answer(self, **results: Any) -> list[Json]:
-        """Answer all pending calls, each with what is given for its tool: a value, or a function of its arguments."""
+        """Answer all pending calls, by tool: with a value, or a function of the arguments."""
         pending = self.calls(status="pending", wait=10)
         assert pending, "nothing was called"
         for call in pending:
@@ -188,7 +188,7 @@ MCP_STDIO = {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "pre
 
 
 def mcp_file(folder: Path, **servers: Json) -> Path:
-    """A configuration of these MCP servers; without any, of one over stdio under `local_`."""
+    """A configuration of these MCP servers; by default, of one over stdio with the prefix `local_`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers or {"local": MCP_STDIO}}))
@@ -196,7 +196,7 @@ def mcp_file(folder: Path, **servers: Json) -> Path:
 
 
 def looping_proxy(folder: Path, *upstreams: str, mcp: Path | None = None, **more: Any) -> Proxy:
-    """One that runs the tools of `TOOLS`, and of an MCP server."""
+    """A proxy that runs the tools of `TOOLS`, and of an MCP server."""
     return Proxy(folder, *upstreams, tools=str(TOOLS), mcp=str(mcp or mcp_file(folder)), **more)
 
 
@@ -212,7 +212,7 @@ MODEL_PATH = "/v1beta/models/gemini-3-flash-preview"
 
 
 def ask(proxy: Proxy, session: Session, text: str, *, stream: bool = False) -> str:
-    """One question in reverse mode; the answer's text."""
+    """Ask one question in reverse mode. Returns the answer's text."""
     method = "streamGenerateContent?alt=sse" if stream else "generateContent"
     url = f"{proxy.url}/@{session.name}{MODEL_PATH}:{method}"
     got = httpx2.post(url, json={"contents": [user(text)]}, headers={"x-goog-api-key": "a-secret-key"}, timeout=30)
@@ -221,7 +221,7 @@ def ask(proxy: Proxy, session: Session, text: str, *, stream: bool = False) -> s
 
 
 def responses(request: Json) -> list[Json]:
-    """The responses that a request to the strict server ends with."""
+    """The responses at the end of a request to the strict server."""
     return [part["functionResponse"]["response"] for part in request["body"]["contents"][-1]["parts"]]
 
 
@@ -230,7 +230,7 @@ def weather(city: str) -> Json:
 
 
 def sse(text: str) -> list[Json]:
-    """The events of a stream, in the framing that every client takes."""
+    """The events of a stream, in the framing that every client accepts."""
     assert text.endswith("\r\n\r\n"), text[-50:]
     events = text.removesuffix("\r\n\r\n").split("\r\n\r\n")
     assert all(event.startswith("data: ") for event in events), text

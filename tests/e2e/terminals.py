@@ -1,4 +1,4 @@
-"""A program in a terminal of its own: tests read its screen and type."""
+"""A program in a terminal: tests read its screen and type."""
 
 import contextlib
 import fcntl
@@ -49,20 +49,20 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was shown, without colours and movements of the cursor."""
+        """The whole output, without colours and movements of the cursor."""
         return _CONTROL.sub(b"", bytes(self._screen)).decode("utf-8", "replace")
 
     @property
     def raw(self) -> str:
-        """All that was shown, with movements of the cursor, without colours."""
+        """The whole output, with movements of the cursor, without colours."""
         return re.sub(r"\x1b\[[0-9;]*m", "", bytes(self._screen).decode("utf-8", "replace"))
 
     def mark(self) -> int:
-        """Where the text is now, for `wait_for`."""
+        """The present end of the text, for `wait_for`."""
         return len(self.text)
 
     def wait_for(self, words: str, *, after: int = 0) -> None:
-        """Raises AssertionError with all that was shown if the words do not appear after the mark."""
+        """Raises AssertionError with the whole output if the words do not appear after the mark."""
         try:
             until(lambda: words in self.text[after:], f"the terminal shows {words!r}")
         except TimeoutError as error:

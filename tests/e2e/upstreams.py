@@ -1,4 +1,4 @@
-"""What stands for Gemini: the strict server, in a thread, and one that says whatever bytes a test wants said."""
+"""Replacements of Gemini: the strict server, in a thread, and a server that sends the bytes of a test."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Gemini:
-    """The strict server. `requests` are those since the last `forget`."""
+    """The strict server. `requests`: since the last `forget`."""
 
     def __init__(self, shape: Shape | None = None, options: Options | None = None) -> None:
         self._loop = asyncio.new_event_loop()
@@ -42,7 +42,7 @@ class Gemini:
         return self._server.url
 
     def watch(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called, in the server's thread, after each request until `forget`."""
+        """Call `tell` after each request, in the server's thread, until `forget`."""
         log = self._server.log
 
         def added(entry: Json, size: int) -> None:
@@ -66,7 +66,7 @@ class Gemini:
 
     @property
     def errors(self) -> list[str]:
-        """What was refused, and why."""
+        """The refused requests, with the reasons."""
         return [request["error"] for request in self.requests if request["status"] >= 400]
 
     @property
@@ -75,11 +75,11 @@ class Gemini:
 
 
 Script = Iterable[bytes | threading.Event]
-"""What is sent, piece by piece; an Event holds the rest back until it is set."""
+"""The pieces that are sent; an Event holds the rest back until it is set."""
 
 
 class ThreadedServer:
-    """Serves in a thread while its block runs."""
+    """Serves in a thread during its block."""
 
     def __init__(self, server: socketserver.TCPServer) -> None:
         self._server = server
@@ -124,13 +124,13 @@ class _Connections(ThreadedServer):
 
 
 class Canned(_Connections):
-    """A server of raw bytes: `says` is the next answers' script, `first` are those of the answers before them, one
-    each; `heard` the requests, byte for byte. Each connection serves one request."""
+    """A server of raw bytes. `first`: the scripts of the next answers, one each; `says`: the script of all answers
+    after them; `heard`: the requests, byte for byte. Each connection serves one request."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []
         self.heard_at: list[float] = []
-        """When each request had come, by `time.monotonic`."""
+        """The time of each request, by `time.monotonic`."""
         self.says: Script = ()
         self.first: list[Script] = []
         self.broken = threading.Event()
@@ -176,8 +176,8 @@ class Canned(_Connections):
 
 
 class Flaky(Canned):
-    """Before a server that answers well: the next requests get what is in `first`, each its own, where that is not
-    None; all others are passed on. Streams are passed on whole."""
+    """In front of a good server: each of the next requests gets its entry of `first`, unless that is None; all others
+    are passed on. Streams are passed on whole."""
 
     def __init__(self, target: str) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class Relay(_Connections):
             back.join(30)
 
     def cut(self) -> None:
-        """Both sides of every connection that is open lose it."""
+        """Cut both sides of every open connection."""
         while self._open:
             with contextlib.suppress(OSError):
                 self._open.pop().shutdown(socket.SHUT_RDWR)
@@ -244,7 +244,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 
 def read_message(connection: socket.socket) -> bytes:
-    """One HTTP/1.1 message with a Content-Length (or without a body); b"" where the other side closed."""
+    """One HTTP/1.1 message with a Content-Length (or without a body); b"" if the other side has closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = connection.recv(65536)
@@ -268,7 +268,7 @@ def answer(body: bytes, status: str = "200 OK", kind: str = "application/json; c
 
 
 def chunked(pieces: Iterable[bytes], kind: str = "text/event-stream", *more: str) -> Iterator[bytes]:
-    """A chunked answer that is not ended: `END` does that."""
+    """A chunked answer without its end, which is `END`."""
     yield "\r\n".join(
         ["HTTP/1.1 200 OK", f"Content-Type: {kind}", "Transfer-Encoding: chunked", *more, "", ""]
     ).encode()

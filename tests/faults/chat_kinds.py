@@ -1,4 +1,4 @@
-"""The kinds of chats that are held while the store may fail: each API, placeholders, and both front doors."""
+"""The kinds of chats for tests of a failing store: each API, placeholders, and both front doors."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ from tests.loop.conftest import Proxy
 
 
 class Placeholder(Chat):
-    """Through the addon's hooks; results are given by hand."""
+    """Through the addon's hooks, with results by hand."""
 
     hooks: Hooks
 
@@ -64,7 +64,7 @@ class Placeholder(Chat):
 
 
 class PlaceholderStream(LoopStream):
-    """Results are given by hand."""
+    """With results by hand."""
 
     steps = 1
 
@@ -90,7 +90,7 @@ async def get_weather() -> Document:
 
 
 class Conversation(Chat):
-    """A front door's: the history is the door's to keep."""
+    """A chat at a front door, which keeps the history."""
 
     house: House
     dialect: Dialect = DOORS[0]
@@ -108,7 +108,7 @@ class ConversationStream(Conversation):
 
 
 class Responses(Conversation):
-    """In the words of OpenAI."""
+    """A chat in OpenAI's format."""
 
     dialect = DOORS[1]
 

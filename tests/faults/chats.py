@@ -23,17 +23,17 @@ TOOL = "get_weather"
 
 
 class Answered(NamedTuple):
-    """`parts`: of an answer that is whole; None of one that is an error. `shown`: all that the client got."""
+    """`parts`: of a whole answer; None for an error. `shown`: everything that the client received."""
 
     parts: list[Document] | None
     visible: str
 
 
 class Chat:
-    """A client that keeps its history, and asks again where it is given an error, as the store is well then."""
+    """A client that keeps its history, and repeats the request after an error, when the store works again."""
 
     steps = 1
-    """How many steps of a call the question asks for."""
+    """The number of steps with a call that the question asks for."""
 
     def __init__(self, store: FaultyStore, app: App, policy: str) -> None:
         self.store = store
@@ -49,7 +49,7 @@ class Chat:
         return f"{self.number}: say Wait. {' then '.join(['call get_weather {}'] * self.steps)}"
 
     def begin(self, number: int) -> None:
-        """Another chat, whose words are its own."""
+        """Begin another chat, with unique words."""
         self.number = number
         self.contents, self.visible, self.refused = [], [], []
         self.store.begin()
@@ -58,7 +58,7 @@ class Chat:
         raise NotImplementedError
 
     async def settle(self) -> None:
-        """What is done by hand between two requests."""
+        """Give results by hand between two requests."""
 
     async def say(self, words: str) -> None:
         contents = [*self.contents, {"role": "user", "parts": [{"text": words}]}]
@@ -72,18 +72,18 @@ class Chat:
             self.visible.append(answered.visible)
             assert answered.parts is not None, f"the same request is refused again: {answered.visible}"
         if self.store.raised:
-            self.store.recover()  # what lasts, lasts to the end of a request
+            self.store.recover()  # lasting faults end with the request
         self.contents = [*contents, {"role": "model", "parts": answered.parts}]
         await self.settle()
 
     def last_history(self) -> list[Document]:
-        """The history that the model was given last."""
+        """The history of the last upstream request."""
         found: list[Document] = self.app.log.requests[-1]["body"]["contents"]
         return found
 
 
 def of_documents(documents: list[Document], visible: str) -> Answered:
-    """Gemini's form: a whole answer has one finishReason, an error a code, a message and a status."""
+    """Gemini's format: a whole answer has one finishReason, an error has a code, a message and a status."""
     if "error" in documents[-1]:
         error = documents[-1]["error"]
         assert error["code"] >= 500, visible
@@ -109,7 +109,7 @@ def of_answer(status: int, body: bytes) -> Answered:
 
 
 class Loop(Chat):
-    """Of tools that the proxy runs."""
+    """A chat with tools that the proxy runs."""
 
     proxy: Proxy
     dialect: Dialect = GEMINI
@@ -166,7 +166,7 @@ class LoopStream(Loop):
 
 
 class Completions(Loop):
-    """Of an OpenAI client."""
+    """A chat of an OpenAI client."""
 
     dialect = COMPLETIONS
 
@@ -209,7 +209,7 @@ class CompletionsStream(Completions):
 
 
 class Interactions(Loop):
-    """The service keeps the history, and the client the name of the last interaction."""
+    """The service keeps the history; the client keeps the name of the last interaction."""
 
     dialect = INTERACTIONS
     name: str | None = None
@@ -223,7 +223,7 @@ class Interactions(Loop):
         return body if self.name is None else {**body, "previous_interaction_id": self.name}
 
     def answered(self, status: int, body: bytes) -> Answered:
-        if self.policy == "pass" and status == 400:  # the service's own, where nobody could tell it the last result
+        if self.policy == "pass" and status == 400:  # the service's own error: it did not get the last result
             assert b"Missing function_result" in body
             return Answered(None, body.decode())
         found = in_dialect(self.dialect, status, body)
@@ -270,7 +270,7 @@ def gemini_of(app: App) -> httpx2.AsyncClient:
 
 
 async def by_hand(store: FaultyStore) -> None:
-    """Give every open call a result."""
+    """Answer every open call."""
     for one in (await store.store.calls()).items:
         if not one.status.final:
             await store.store.answer(one.session, one.call_id, result={"celsius": 3})

@@ -1,4 +1,4 @@
-"""The store of a file."""
+"""The store of a test file."""
 
 from tests.databases import path, store
 

@@ -1,4 +1,4 @@
-"""How clients ask on each surface and at the front doors, what a model says there, and what becomes of its answer."""
+"""Clients' requests, upstream answers, and clients' readings of answers, on each surface and at the front doors."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 class Call(NamedTuple):
-    """A call that an upstream makes: `args` and `key`, the member or the value that says so, are raw JSON."""
+    """A call in an upstream's answer. Raw JSON: `args`, and `key`, the member or value that marks it as a call."""
 
     name: str
     args: bytes = b"{}"
@@ -23,7 +23,7 @@ class Answered(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a client has of an answer: `how` is "whole", "error", or how it is neither; `text` is the model's."""
+    """A client's reading of an answer. `how`: "whole", "error", or a description; `text`: the model's."""
 
     how: str
     text: str = ""
@@ -34,12 +34,12 @@ def ended(status: int, text: str, *, is_whole: bool) -> Outcome:
 
 
 def is_later_round(body: bytes) -> bool:
-    """Whether a request upstream tells the result of a call."""
+    """Whether an upstream request contains the result of a call."""
     return any(key in body for key in (b'"functionResponse"', b'"tool_call_id"', b'"function_result"'))
 
 
 class Dialect:
-    """Gemini's own. `paths`: of a request, by the framing of its answer."""
+    """Gemini's format. `paths`: of a request, by the framing of its answer."""
 
     name = "Gemini"
     key = b'"functionCall"'
@@ -55,7 +55,7 @@ class Dialect:
         return path.partition("?")[0].endswith(":generateContent") or ":streamGenerateContent" in path
 
     def framing(self, path: str, body: bytes) -> str:
-        """Of the answer to a request."""
+        """The framing of the answer to a request."""
         if "alt=sse" in path:
             return "SSE"
         return "array" if ":streamGenerateContent" in path else "JSON"
@@ -66,7 +66,7 @@ class Dialect:
         return {"contents": [{"role": "user", "parts": [{"text": words}]}]}
 
     def outcome(self, status: int, text: str) -> Outcome:
-        """Raises AssertionError for an error in another form than the surface's."""
+        """Raises AssertionError for an error that is not in the surface's form."""
         try:
             documents = self.documents(text)
             if not documents:
@@ -77,7 +77,7 @@ class Dialect:
 
     def documents(self, text: str) -> list[Any]:
         """The documents of an answer. Raises ValueError."""
-        text = text.removeprefix("\ufeff")  # as browsers and readers of streams do
+        text = text.removeprefix("\ufeff")  # like browsers and readers of streams
         if text.startswith(("data:", "event:")):
             return [json.loads(data) for data in datas(text) if data != "[DONE]"]
         found = json.loads(text)
@@ -143,7 +143,7 @@ class CodeAssist(Dialect):
 
 
 class OnePath(Dialect):
-    """A language with one path: a field of the request says whether the answer is a stream."""
+    """A format with one path: a field of the request decides whether the answer is a stream."""
 
     def speaks(self, path: str) -> bool:
         return path == self.paths["JSON"]
@@ -241,7 +241,7 @@ class Interactions(OnePath):
 
 
 class GeminiDoor(Dialect):
-    """The door answers in Gemini's form, and asks as Gemini's clients do."""
+    """The front door `/v1/gemini`, with answers and upstream requests in Gemini's format."""
 
     name = "/v1/gemini"
     paths: ClassVar[Mapping[str, str]] = dict.fromkeys(("JSON", "SSE"), "/v1/gemini")
@@ -252,7 +252,7 @@ class GeminiDoor(Dialect):
 
 
 class ResponsesDoor(GeminiDoor):
-    """In the words of OpenAI."""
+    """The front door `/v1/responses`, in OpenAI's format."""
 
     name = "/v1/responses"
     paths: ClassVar[Mapping[str, str]] = dict.fromkeys(("JSON", "SSE"), "/v1/responses")
@@ -278,12 +278,12 @@ DIALECTS = {dialect.name: dialect for dialect in (*SURFACES, *DOORS)}
 
 
 def dialect_of(path: str) -> Dialect:
-    """The language of a request upstream."""
+    """The format of an upstream request."""
     return next(dialect for dialect in (CODE_ASSIST, COMPLETIONS, INTERACTIONS, GEMINI) if dialect.speaks(path))
 
 
 def datas(text: str) -> list[str]:
-    """The data of a stream's events. Raises ValueError for a stream that ends within one."""
+    """The data of a stream's events. Raises ValueError if the stream ends within an event."""
     *events, rest = text.replace("\r\n", "\n").split("\n\n")
     if rest.strip():
         raise ValueError("half an event")

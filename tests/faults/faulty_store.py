@@ -1,4 +1,4 @@
-"""A store each of whose calls can fail, for tests of what a fault of the store comes to."""
+"""A store in which each call can fail, for tests of the consequences."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ from store.backends.memory import MemoryStore
 from store.base import StoreBusy, StoreUnavailable
 
 PLACE = "/home/alice/graft.db"
-"""Where the database is: for the log, and for nobody else."""
+"""The path of the database, which only the log may contain."""
 
 
 def no_space() -> Exception:
@@ -28,8 +28,7 @@ def unforeseen() -> Exception:
 
 
 class Fault(NamedTuple):
-    """`error`: None where the call only takes its time. `lasts`: all calls fail from there to the end of the
-    request."""
+    """`error` None: the call is only slow. `lasts`: all further calls of the request fail as well."""
 
     error: Callable[[], Exception] | None
     lasts: bool = False
@@ -42,7 +41,7 @@ SLOW = Fault(None)
 
 
 class FaultyStore:
-    """A store in memory whose calls are counted, and of which one, or all from one on, can fail."""
+    """A store in memory that counts its calls. One call, or all from one on, can fail."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()

@@ -28,8 +28,8 @@ TARGETS = (*FED, "control")
 def fuzzed(
     name: str, seed: int, seconds: float = 0, tries: int = 0, max_tries: float = math.inf
 ) -> tuple[int, list[str]]:
-    """How often a target was tried, for so long or so often, and the findings. Of `tries` the time is not looked at.
-    `max_tries`: it ends there even if there is time left."""
+    """The number of tries of a target, and the findings: for `seconds` and at most `max_tries`, or for `tries` in any
+    time."""
     if name == "control":
         return fuzzed_control(seed, seconds, tries)
     return asyncio.run(_fed(FED[name](), seed, seconds, tries, max_tries))
@@ -61,10 +61,10 @@ async def _fed(target: Target, seed: int, seconds: float, tries: int, max_tries:
 
 
 async def _time_again(target: Target, seed: str) -> float:
-    """The seconds that a try takes without a collection of the fuzzer's own garbage within it."""
+    """The seconds that a try takes without garbage collection."""
     gc.collect()
     begun = time.thread_time()
-    with contextlib.suppress(Exception):  # it was told the first time
+    with contextlib.suppress(Exception):  # reported the first time
         await target.run(random.Random(seed))
     return time.thread_time() - begun
 

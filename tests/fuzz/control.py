@@ -1,5 +1,5 @@
-"""Feeds the control API and the front doors what their own OpenAPI document allows, and what it does not, and compares
-the answers with it."""
+"""Sends the control API and the front doors requests that their OpenAPI document allows, and others, and compares the
+answers with the document."""
 
 import asyncio
 import gc
@@ -26,18 +26,18 @@ from tests.fuzz.world import World
 
 _HOST = "http://127.0.0.1:8741"
 _PATIENCE = 0.05
-"""Seconds after which the client hangs up: streams of events have no other end, and long polls a late one."""
+"""Seconds after which the client hangs up: otherwise streams of events do not end, and long polls end late."""
 _CHECKS: list[CheckFunction] = [
     checks.content_type_conformance,
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
 _ANYWHERE = {400, 401, 403, 404, 405, 413, 415, 422}
-"""Refusals that any operation may have, and that the document has as `default`."""
+"""Refusals of any operation, which the document has as `default`."""
 _AT_DOORS = {409, 429, 502}
-"""The same of the front doors, which the document describes in a few words."""
+"""The same for the front doors, which the document describes briefly."""
 _CHOOSY = {"x-graft-session", "If-Match", "If-None-Match"}
-"""Headers whose odd values keep a request from everything else."""
+"""Headers with which a request is refused early if their values are odd."""
 _QUIET = hypothesis.settings(
     database=None,
     deadline=None,
@@ -48,8 +48,8 @@ _QUIET = hypothesis.settings(
 
 
 class Exchange:
-    """One request to the application, whose client hangs up where the answer takes long. `took`: seconds of this
-    thread's own processor time."""
+    """One request to the application, with a client that hangs up if the answer takes long. `took`: seconds of this
+    thread's processor time."""
 
     def __init__(self, request: PreparedRequest) -> None:
         self.request = request
@@ -97,7 +97,7 @@ class Exchange:
             left.set()
 
         timer = asyncio.get_running_loop().call_later(_PATIENCE, hang_up)
-        gc.disable()  # or it would look through what makes the cases
+        gc.disable()  # a collection would go through the test's own objects
         begun = time.thread_time()
         try:
             async with asyncio.timeout(10):
@@ -119,7 +119,7 @@ def _bytes(value: Any) -> bytes:
 
 
 class Control:
-    """The application over a store in memory and over one of SQLite's. `timed`: whether an answer may take too long."""
+    """The application over a store in memory and over one in SQLite. `timed`: slow answers are findings."""
 
     def __init__(self, folder: Path, *, timed: bool) -> None:
         self._worlds = [World("memory://", folder / "memory"), World(f"sqlite:///{folder}/store.db", folder / "sqlite")]
@@ -144,7 +144,7 @@ class Control:
             await world.seed()
 
     def cases(self) -> st.SearchStrategy[Case[Any]]:
-        """Requests as the document describes them, and others."""
+        """Requests that fit the document, and others."""
         found = []
         for operation in self._operations:
             found.append(operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
@@ -153,7 +153,7 @@ class Control:
         return st.sampled_from(found).flatmap(lambda one: one)
 
     async def run(self, case: Case[Any], rng: random.Random) -> None:
-        """One request, and what its answer has wrong."""
+        """Send one request, and note the faults of its answer."""
         world, described = rng.choice(self._worlds), self._of(case.operation)
         exchange = Exchange(_request(case, described, world, rng))
         await exchange.run(world.app)
@@ -168,7 +168,7 @@ class Control:
 
 
 def _request(case: Case[Any], described: Document, world: World, rng: random.Random) -> PreparedRequest:
-    """What the case asks for; most are for something that is there, and by somebody who may."""
+    """The case's request, mostly for an existing object and with sufficient rights."""
     for name in case.path_parameters:
         if rng.random() < 0.8:
             case.path_parameters[name] = rng.choice(world.ids[name])
@@ -188,7 +188,7 @@ def _request(case: Case[Any], described: Document, world: World, rng: random.Ran
 
 
 def _wrong(exchange: Exchange, case: Case[Any], described: Document) -> Iterator[str]:
-    """Why the answer is not one that the document describes."""
+    """The differences between the answer and the document."""
     if exchange.hung_up and exchange.status in (0, 499):
         return
     status = str(exchange.status)
@@ -204,7 +204,7 @@ def _wrong(exchange: Exchange, case: Case[Any], described: Document) -> Iterator
 
 
 def fuzzed_control(seed: int, seconds: float = 0, tries: int = 0) -> tuple[int, list[str]]:
-    """How many requests were sent, for so long or so many, and the findings. Of `tries` the time is not looked at."""
+    """The number of sent requests, and the findings: for `seconds`, or `tries` requests in any time."""
     ends, number = time.monotonic() + seconds, 0
     with TemporaryDirectory() as folder, asyncio.Runner() as runner:
         target = Control(Path(folder), timed=not tries)

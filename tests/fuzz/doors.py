@@ -1,5 +1,5 @@
-"""The front doors: wrong requests of their callers, and wrong answers behind them in any round. What was answered 200
-is in the next turn."""
+"""The front doors: wrong requests of callers, and wrong upstream answers in any round. The next turn must contain each
+answer with status 200."""
 
 import json
 import random
@@ -34,7 +34,7 @@ _BESIDES: Document = {
     },
 }
 _FORESEEN = (b"the connection to the model", b'"message":"m"')
-"""In a refusal of 500 or more: the proxy's own for a broken connection, and an error of the model's (`mutations`)."""
+"""Texts of expected refusals of 500 or more: a broken connection, and the model's error (`mutations`)."""
 _OWN: Document = {"name": "own", "description": "d", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -43,7 +43,7 @@ async def _tool(**args: object) -> Document:
 
 
 class _Model:
-    """Answers what is asked, some of it wrong; later answers are good. `says`: how often it calls."""
+    """A model with some wrong answers, followed by good ones. `says`: how often it calls."""
 
     def __init__(self, rng: random.Random) -> None:
         self.bodies: list[bytes] = []
@@ -70,7 +70,7 @@ class _Model:
 
 
 def _answer(shape: Shape, rng: random.Random, *, calls: bool, text: str) -> list[Document | bytes]:
-    """A good answer, some with what a response shows besides text and calls."""
+    """A good answer, sometimes with other members of a response than text and calls."""
     documents = answer_of(shape, rng, calls=calls, text=text)
     if rng.random() < 0.3:
         *_, last = (one for one in documents if isinstance(one, dict))
@@ -92,7 +92,7 @@ class Doors:
         await self.house.open()
 
     async def forget(self) -> None:
-        """Each try has a session of its own, and deletes it."""
+        """Clear the recorded requests. Each try deletes its own session."""
         outside = self.house.outside
         for noted in (outside.watcher.exchanges, outside.sent, outside.callers):
             noted.clear()
@@ -131,7 +131,7 @@ class Doors:
         return answer
 
     async def _check_next(self, path: str, last: Document, marker: str, model: _Model) -> Document:
-        """The caller continues: the question and what was called for it go upstream again. Returns the answer."""
+        """Continue as the caller, and check that the question and its calls go upstream again. Returns the answer."""
         calls = (await self.house.store.calls(session=self._session)).items
         before = len(model.bodies)
         data = encode(_continued(path, last))
@@ -215,7 +215,7 @@ def _last(data: bytes, path: str) -> Document | None:
     parts = [part for content in contents for part in parts_of(content)]
     if any(not isinstance(call, dict) or "name" not in call for call in _calls(parts)):
         return None
-    # an answer that was ended for what it says, and has nothing for a history, is not kept
+    # A filtered answer without parts for a history is not stored.
     is_empty = all(part in ({}, {"text": ""}) or part.get("thought") for part in parts)
     if is_empty and not {"STOP", "MAX_TOKENS"} & {str(one.get("finishReason")) for one in candidates}:
         return None

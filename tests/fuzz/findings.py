@@ -1,4 +1,4 @@
-"""What a target must never do, whatever it is fed: log an error that nobody foresaw, hold up the event loop."""
+"""Detects what a target must never do for any input: log an unexpected error, or block the event loop."""
 
 import gc
 import logging
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FREEZE = 0.1
-"""Seconds of this thread's own processor time: what other processes do does not count."""
+"""Seconds of this thread's processor time, which does not include other processes."""
 
 
 class Errors(logging.Handler):
-    """What was logged as an error, and exceptions of what was cancelled."""
+    """Collects logged errors, and exceptions of cancelled tasks."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -21,14 +21,14 @@ class Errors(logging.Handler):
             self.found.append(logging.Formatter().format(record))
 
     def taken(self) -> list[str]:
-        """Those since the last time."""
+        """The errors since the last call."""
         found, self.found = self.found, []
         return found
 
 
 @contextmanager
 def watched() -> Iterator[Errors]:
-    """Around a run. What was there before it is no garbage to be looked through meanwhile."""
+    """Wraps a run. Existing objects are exempt from garbage collection during it."""
     errors, logger = Errors(), logging.getLogger()
     logger.addHandler(errors)
     gc.collect()

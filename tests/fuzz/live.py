@@ -51,7 +51,7 @@ def _from_server(rng: random.Random) -> Document:
 
 
 def _wrong(document: Document, rng: random.Random, share: float) -> bytes:
-    """A frame, in this share of them with something wrong."""
+    """A frame; with the probability `share`, a wrong one."""
     if rng.random() >= share:
         return encode(document)
     kind = rng.random()
@@ -61,7 +61,7 @@ def _wrong(document: Document, rng: random.Random, share: float) -> bytes:
 
 
 def _check_response(data: bytes) -> None:
-    """Raise Failure for a frame of the proxy's own that is no answer of the hidden tool's."""
+    """Raise Failure for a frame of the proxy that is not a response of the hidden tool."""
     answers = json.loads(data).get("toolResponse", {}).get("functionResponses", [])
     if not answers or any(not isinstance(one.get("response"), dict) or "name" not in one for one in answers):
         raise Failure(f"sent upstream: {data!r}")
@@ -103,7 +103,7 @@ class Live:
                 if rng.random() < 0.4:
                     fed.append(_wrong(_from_client(rng), rng, 0.3))
                     output = session.from_client(Frame(fed[-1])) or b""
-                    if b"ontext" in fed[-1] or b"setup" in fed[-1]:  # or which tools are declared is open
+                    if b"ontext" in fed[-1] or b"setup" in fed[-1]:  # otherwise the declared tools are unknown
                         is_declared = is_declared and _DECLARED in output
                 else:
                     fed.append(_wrong(_from_server(rng), rng, 0.5))

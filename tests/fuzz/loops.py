@@ -1,4 +1,4 @@
-"""Tool loops: each round's answer may be wrong. The calls of a whole answer are in the client's next request."""
+"""Tool loops with possibly wrong answers in each round. The calls of a whole answer must be in the next request."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def _tool(**args: object) -> Document:
 
 
 class Rounds:
-    """An upstream of one shape. Each request has its own seed; late ones get good answers, or no try would end."""
+    """An upstream of one shape. Each request has its own seed; late ones get good answers, so that each try ends."""
 
     def __init__(self, shape: Shape, rng: random.Random) -> None:
         self.shape = shape
@@ -72,7 +72,7 @@ class Loops:
         await self.proxy.open()
 
     async def forget(self) -> None:
-        pass  # each try has a session of its own, and deletes it
+        pass  # each try has its own session, and deletes it
 
     async def close(self) -> None:
         await self.proxy.close()
@@ -126,19 +126,19 @@ class Loops:
         return outcome
 
     async def _check_next(self, shape: Shape, body: Document, out: bytes) -> None:
-        """The client continues with the answer as it has read it: its calls and their results go upstream."""
+        """Continue with the answer as the client has read it, and check that its calls and results go upstream."""
         content, turns = _content(shape, out), (await self.proxy.store.turns(self._session)).items
         if content is None or len(turns) != 1:
             return
         calls = (await self.proxy.store.calls(session=self._session)).items
         forward = await self._forward(shape, _continued(shape, body, content))
-        # calls of tools that the request does not declare go as text
+        # Calls of tools that the request does not declare become text.
         sent = sum(map(forward.body.count, (b'"functionResponse"', b'"tool_call_id"', b" returned {")))
         if sent < sum(call.status in (Status.DONE, Status.FAILED) for call in calls):
             raise Failure(f"of {len(calls)} calls the next request has {sent}: {out!r} then {forward.body!r}")
 
     async def _check_next_interaction(self, shape: Shape, body: Document, out: bytes, upstream: Rounds) -> None:
-        """The client names the interaction: the service, which has it, gets the results that it was not given yet."""
+        """Continue the interaction by its name, and check that the service gets the results that it does not have."""
         if (read := _interaction(shape, out)) is None or len((await self.proxy.store.turns(self._session)).items) != 1:
             return
         names, own = read
@@ -174,7 +174,7 @@ def _continued(shape: Shape, body: Document, content: Document) -> Document:
 
 
 def _content(shape: Shape, out: bytes) -> Document | None:
-    """The answer's Content, as a client puts it together; None if it cannot, or the answer has no end."""
+    """The answer's Content, as assembled by a client; None if it cannot, or the answer has no end."""
     events = [line.removeprefix(b"data:") for line in out.splitlines() if line.startswith(b"data: {")]
     parts, ended = list[Document](), False
     try:
@@ -194,8 +194,8 @@ def _content(shape: Shape, out: bytes) -> Document | None:
 
 
 def _interaction(shape: Shape, out: bytes) -> tuple[set[str], list[Document]] | None:
-    """The names of an interaction that the client may continue, and its results for the calls that it was shown. None
-    if the answer has no end."""
+    """The names of an interaction that the client can continue, and its results for the visible calls. None if the
+    answer has no end."""
     events = [line.removeprefix(b"data:") for line in out.splitlines() if line.startswith(b"data: {")]
     try:
         documents = [json.loads(one) for one in (events if shape.framing is Framing.SSE else [out])]
@@ -216,7 +216,7 @@ def _interaction(shape: Shape, out: bytes) -> tuple[set[str], list[Document]] | 
 
 
 def _results_known(body: bytes, upstream: Rounds) -> int:
-    """How many results a request and the interactions before it hold."""
+    """The number of results in a request and the interactions before it."""
     results, rounds = 0, list(zip(upstream.bodies, upstream.answers, strict=True))
     while True:
         results, name = results + body.count(b'"function_result"'), decode(body).get("previous_interaction_id")
@@ -228,6 +228,6 @@ def _results_known(body: bytes, upstream: Rounds) -> int:
 
 
 def _text(parts: list[Document]) -> str | None:
-    """None if it is no text."""
+    """The text of the parts; None if they are not text."""
     texts = [part.get("text", "") for part in parts if not part.get("thought")]
     return "".join(texts) if all(isinstance(text, str) for text in texts) else None

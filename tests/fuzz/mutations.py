@@ -1,4 +1,4 @@
-"""Bytes made wrong, as broken services, careless proxies and attackers make them."""
+"""Corrupts bytes and documents, like broken services, careless proxies and attackers."""
 
 import random
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _inserted(data: bytes, rng: random.Random) -> bytes:
 
 
 def _replaced(data: bytes, rng: random.Random) -> bytes:
-    """A value, or what stands between two of JSON's signs, becomes another."""
+    """Replace a value, or the bytes between two of JSON's delimiters."""
     signs = [at for at, byte in enumerate(data) if byte in b'{}[]:,"']
     if len(signs) < 2:
         return data
@@ -89,7 +89,7 @@ _CHANGES = (_flipped, _cut, _ended, _repeated, _inserted, _replaced)
 
 
 def pieces(data: bytes, rng: random.Random) -> list[bytes]:
-    """The bytes in pieces, as a connection may give them."""
+    """The bytes in pieces, like from a connection."""
     found: list[bytes] = []
     while data:
         size = rng.choice((1, 7, 60, 500, 5000, 100_000))
@@ -155,7 +155,7 @@ def misplaced(documents: Any, rng: random.Random, most: int = 3) -> Any:
 
 
 def _holders(value: Any) -> Iterator[Any]:
-    """The objects and lists in a value that are not empty."""
+    """The non-empty objects and lists in a value."""
     if isinstance(value, dict | list) and value:
         yield value
         for inner in list(value.values()) if isinstance(value, dict) else value:

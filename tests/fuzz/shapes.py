@@ -1,4 +1,4 @@
-"""The surfaces whose messages are fed, good answers of each, and what a client reads in one."""
+"""The fuzzed surfaces, good answers of each, and clients' readings of answers."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ _DEVELOPER = f"/v1beta/models/{MODEL}"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A surface's request, and how its answers are framed."""
+    """A surface's request, and the framing of its answers."""
 
     host: str
     path: str
@@ -106,7 +106,7 @@ def _chat_answer(shape: Shape, names: list[str], text: str) -> list[Document | b
         ]
     chunk = {**head, "object": "chat.completion.chunk"}
     pieces = [message]
-    if called:  # the last call's arguments come in two pieces
+    if called:  # the last call's arguments arrive in two pieces
         cut = {**called[-1], "function": {"name": names[-1], "arguments": '{"a"'}}
         pieces = [{**message, "tool_calls": [*called[:-1], cut]}]
         pieces.append({"tool_calls": [{"index": cut["index"], "function": {"arguments": ": 1}"}}]})
@@ -148,8 +148,8 @@ KINDS = {Framing.SSE: "text/event-stream", Framing.JSON: "application/json", Fra
 
 
 def read(out: bytes) -> list[Any]:
-    """What some client reads in an answer, whole, event by event or line by line; Python's own reader takes more than
-    JSON allows."""
+    """The documents that a client could read in an answer: whole, event by event or line by line. Python's reader
+    accepts more than JSON."""
     lines = out.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     texts, event = [out], list[bytes]()
     for line in [*lines, b""]:
@@ -176,7 +176,7 @@ _CALLS = {
 
 
 def shows_call(document: Any, kind: str) -> bool:
-    """Whether a client may find a call of the hidden tool in a document, wherever it stands."""
+    """Whether a client could find a call of the hidden tool anywhere in a document."""
     calls = _CALLS.get(kind, ())
     left: list[tuple[str, Any]] = [("", document)]
     while left:
@@ -193,10 +193,10 @@ def shows_call(document: Any, kind: str) -> bool:
 
 
 class Failure(Exception):
-    """What the proxy must never do, and did."""
+    """The proxy did something that it must never do."""
 
 
 def check_hidden(out: bytes, kind: str) -> None:
-    """Raise Failure if a client may find a call of the hidden tool."""
+    """Raise Failure if a client could find a call of the hidden tool."""
     if (HIDDEN.encode() in out or b"\\u" in out) and any(shows_call(one, kind) for one in read(out)):
         raise Failure(f"the client was shown the call: {out[-400:]!r}")

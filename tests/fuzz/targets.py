@@ -1,5 +1,5 @@
-"""What is fed to the graft of one exchange: upstream answers, and clients' requests, of every surface. Each try is one
-seed's."""
+"""Feeds one exchange's graft with upstream answers and clients' requests of every surface. A try depends only on its
+seed."""
 
 import random
 from typing import Protocol
@@ -23,12 +23,12 @@ _PLACEHOLDER = "Done. [{turn_id}]"
 
 
 class Target(Protocol):
-    """`forget`: drop what the tries have left, or memory and look-ups grow with it."""
+    """`forget`: drop the tries' records, so that memory and look-ups do not grow."""
 
     async def open(self) -> None: ...
 
     async def run(self, rng: random.Random) -> bytes:
-        """One try; the bytes that were fed. Raises Failure."""
+        """Run one try. Returns the bytes that were fed. Raises Failure."""
         ...
 
     async def forget(self) -> None: ...
@@ -52,7 +52,7 @@ def made_wrong(documents: list[Document | bytes], shape: Shape, rng: random.Rand
 
 
 class Answers:
-    """Upstream answers, in sessions whose client may not see a call."""
+    """Upstream answers, in sessions in which the client must not see a call."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store or open_url("memory://", ttl=1e6)
@@ -86,7 +86,7 @@ class Answers:
         )
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
-        ends_with_connection = len(data) % 3 == 0  # without a choice more, or all tries would be others
+        ends_with_connection = len(data) % 3 == 0  # not from `rng`, which would change all other tries
         kind = KINDS[shape.framing]
         if shape.framing is Framing.JSON:
             if not ends_with_connection and not concerns(outcome.exchange, data):

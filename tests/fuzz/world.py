@@ -1,4 +1,4 @@
-"""A control API with its front doors, in process, over a store with something in it."""
+"""A control API with its front doors, in process, over a store with records."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ _TOOLS: list[Document] = [
 
 
 async def _gemini(request: httpx2.Request) -> httpx2.Response:
-    """Answers everything, with a call now and then; the model `bad` with an error."""
+    """Answers every request, sometimes with a call; the model `bad` with an error."""
     if b"bad" in request.content:
         body: Document = {"error": {"code": 429, "message": "of the upstream", "status": "RESOURCE_EXHAUSTED"}}
         return httpx2.Response(429, json=body)
@@ -43,7 +43,7 @@ async def _gemini(request: httpx2.Request) -> httpx2.Response:
 
 
 class World:
-    """`ids`: what the parameters of paths may name. `tokens`: what callers may send; "" is none."""
+    """`ids`: existing names for the parameters of paths. `tokens`: for callers; "" is none."""
 
     def __init__(self, url: str, state: Path) -> None:
         self.store = open_url(url, ttl=1e6)
@@ -79,7 +79,7 @@ class World:
 
     @property
     def document(self) -> Document:
-        """What the application says of itself."""
+        """The application's OpenAPI document."""
         return self.app.fastapi.openapi()
 
     def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
@@ -96,7 +96,7 @@ class World:
         await self.store.close()
 
     async def seed(self) -> None:
-        """Put calls in every state, tools, policies, responses and tokens in it: what was there is forgotten."""
+        """Replace all records: calls in every state, tools, policies, responses and tokens."""
         self._seeded += 1
         for found in (await self.store.sessions(limit=1000)).items:
             await self.store.delete_session(found.name)

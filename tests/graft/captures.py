@@ -51,7 +51,7 @@ def read(to: Target, data: bytes) -> list[Document]:
 
 
 class Stream(httpx2.AsyncBaseTransport, httpx2.AsyncByteStream):
-    """A stream of the upstream's, which the `Runner` answers, fed piece by piece. `status`: the client's."""
+    """An upstream stream for the `Runner`, fed piece by piece. `status`: the client's."""
 
     def __init__(
         self, grafter: Grafter, exchange: Exchange, content_type: str, *, ends_with_connection: bool = False
@@ -89,7 +89,7 @@ class Stream(httpx2.AsyncBaseTransport, httpx2.AsyncByteStream):
                 self.status = out.status
 
     async def feed(self, chunk: bytes | Exception | None) -> bytes:
-        """What the client gets once the upstream has sent this. None: it ends; an error: it breaks off."""
+        """The client's bytes after the upstream has sent this. None: the stream ends; an error: it breaks off."""
         if not self._is_read.is_set():
             await self._until_read()
         self._is_read.clear()

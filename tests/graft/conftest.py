@@ -76,7 +76,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def memory() -> AsyncIterator[Store]:
-    """For tests that do not care for the backend."""
+    """For tests that do not depend on the backend."""
     store = open_url("memory://", ttl=1e6, clock=lambda: 1.0)
     await store.open()
     yield store
@@ -84,7 +84,7 @@ async def memory() -> AsyncIterator[Store]:
 
 
 class Graft:
-    """A grafter with one session, and what tests ask of it again and again."""
+    """A grafter with one session, and common operations of tests."""
 
     def __init__(self, store: Store, **settings: Any) -> None:
         self.store = store
@@ -126,7 +126,7 @@ class Graft:
         return await self.grafter.request(incoming, await self.session_config(session), hangup=hangup)
 
     async def sent(self, body: Document, to: Target | None = None, **kwargs: Any) -> Document:
-        """What goes upstream, decoded."""
+        """The upstream request, decoded."""
         outcome = await self.request(body, to, **kwargs)
         assert isinstance(outcome, Forward)
         document = decode(outcome.body)
@@ -146,7 +146,7 @@ class Graft:
         return outcome.exchange
 
     async def streamed_exchange(self, body: Document, to: Target) -> Exchange:
-        """As `exchange`, also for a request without grafted tools, whose turns are only noted."""
+        """As `exchange`, also for a request without grafted tools, which only leaves a note."""
         outcome = await self.request(body, to)
         assert isinstance(outcome, Forward)
         exchange = outcome.exchange or outcome.noted
@@ -156,7 +156,7 @@ class Graft:
     async def ask(
         self, contents: Sequence[Document], says: Document, *, session: str = "default", **body: Any
     ) -> Document:
-        """One exchange in JSON: the model Content that the client is given."""
+        """Run one exchange in JSON. Returns the model Content that the client receives."""
         exchange = await self.exchange({"contents": list(contents), **body}, session=session)
         visible = decode(await self.captured(exchange, encode(says)))
         content = visible["candidates"][0]["content"]
@@ -164,7 +164,7 @@ class Graft:
         return content
 
     async def captured(self, exchange: Exchange, body: bytes) -> bytes:
-        """What the client gets of an answer in JSON, which is no error of the proxy's."""
+        """The client's answer in JSON, which must not be an error of the proxy."""
         capture = Capture(self.grafter, exchange, JSON)
         visible = await capture.whole(body)
         assert isinstance(visible, bytes)

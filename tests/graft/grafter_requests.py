@@ -1,4 +1,4 @@
-"""What the tests of the grafter have in common."""
+"""Shared by the tests of the grafter."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ async def answer_all(graft: Graft, result: Any, session: str = "default") -> Non
 
 
 async def pending(graft: Graft, **policy: Any) -> list[Document]:
-    """A history whose last model turn is a step without results."""
+    """A history with a step without results as its last model turn."""
     await graft.tools(WEATHER, **policy)
     visible_turn = await graft.ask([user("hi")], answer("Let me look.", call()))
     return [user("hi"), visible_turn, user("?")]

@@ -1,4 +1,4 @@
-"""Chats in the ledger, and what is found of a history."""
+"""Chats in the ledger, and look-ups of histories."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +54,7 @@ async def kept(
     root: dict[str, str] | None = None,
     **fields: Any,
 ) -> Call:
-    """An entry of one call for the last turn of the history; `root` is what `keys_of` takes."""
+    """Save an entry of one call for the last turn of the history; `root`: arguments of `keys_of`."""
     keys = keys_of(store, **root or {})
     chain, found_by = made(keys, history, true)
     one = Call(
@@ -85,7 +85,7 @@ async def kept(
 
 
 async def plain(store: Store, history: Sequence[Document], **root: str) -> None:
-    """A turn without calls, for the last turn of the history."""
+    """Save the last turn of the history, as one without calls."""
     keys = keys_of(store, **root)
     chain, found_by = made(keys, history)
     await store.save_plain("default", found_by, keys.mask_chain(found_by[0], chain))
@@ -102,7 +102,7 @@ async def hits_of(store: Store, request: Request, session: str = "default", **ro
 
 
 async def missed(store: Store, contents: Sequence[Document], **root: str) -> dict[str, Miss]:
-    """Why each turn that was missed was, by its text."""
+    """The reason for each missed turn, by its text."""
     request, misses = read(contents), dict[str, Miss]()
     keys = keys_of(store, **root)
     await ledger.hits_of(

@@ -1,4 +1,4 @@
-"""The addon as mitmproxy holds it, without a proxy: made-up flows go through its hooks in mitmproxy's order.
+"""The addon in mitmproxy's environment, without a proxy: made-up flows go through its hooks in mitmproxy's order.
 
 The only module of the tests that uses mitmproxy's own test helpers, which promise no stable interface.
 """
@@ -33,11 +33,11 @@ def _own(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class Hooks:
-    """Inside a running event loop. `options` without their prefix; the store is in memory and there is no control
-    API, unless they say otherwise."""
+    """For use in a running event loop. `options`: without their prefix. By default the store is in memory, without a
+    control API."""
 
     def __init__(self, config: str = "", **options: Any) -> None:
-        """`config`: a toolgraft.toml. It is set as at a start, where it waits for the addon."""
+        """`config`: a toolgraft.toml. It is set before the addon is loaded, as at a start."""
         (addon,) = build_addons()
         assert isinstance(addon, Toolgraft)
         self.addon = addon
@@ -55,7 +55,7 @@ class Hooks:
             runtime.ready.set()
 
     def set(self, **options: Any) -> None:
-        """Change options as a user does. Raises OptionsError."""
+        """Change options, like a user. Raises OptionsError."""
         self.context.configure(self.addon, **_own(options))
 
     @property
@@ -114,8 +114,8 @@ class Hooks:
         *,
         replayed: bool = False,
     ) -> bytes:
-        """Run the hooks of a response; if it streams, it arrives in `pieces`. Returns the body that the client gets.
-        `replayed`: another addon has given the response."""
+        """Run the hooks of a response; if it streams, it arrives in `pieces`. Returns the client's body. `replayed`:
+        another addon has set the response."""
         body = response.raw_content or b""
         flow.response = response
         if not replayed:
@@ -137,7 +137,7 @@ class Hooks:
         return bytes(flow.response.raw_content or b"")
 
     async def done(self) -> None:
-        """End the proxy. The clients of flows without an answer have gone: nobody is to be told."""
+        """End the proxy. The clients of flows without an answer have left."""
         for flow in self.lifecycle.in_flight.flows:
             flow.live = False
         await self.call("done")
@@ -147,7 +147,7 @@ async def _nothing() -> None: ...
 
 
 def _at_once(step: Coroutine[Any, Any, None]) -> None:
-    """Run what needs no event loop, in these stores."""
+    """Run a coroutine that does not suspend with these stores."""
     with suppress(StopIteration):
         step.send(None)
         raise AssertionError("it waits")
@@ -156,7 +156,7 @@ def _at_once(step: Coroutine[Any, Any, None]) -> None:
 async def _hand_over(flow: http.HTTPFlow) -> None:
     if (settle := on_handover.pop(flow)) is not None:
         settle(True)
-        await asyncio.sleep(0)  # a task of its own notes it, in one step in these stores
+        await asyncio.sleep(0)  # a separate task notes it, in one step with these stores
 
 
 def request(

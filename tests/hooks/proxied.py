@@ -28,8 +28,8 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 
 class Proxied:
-    """A reverse proxy to `upstream`, a regular one, and one in upstream mode that takes `upstream` for the next proxy.
-    `early` and `late` stand before and behind the addon."""
+    """A reverse proxy to `upstream`, a regular proxy, and one in upstream mode with `upstream` as the next proxy.
+    `early`, `late`: addons before and after this one."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Proxied:
 
 @asynccontextmanager
 async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """A server of raw bytes; its URL. A connection is closed when its handler ends."""
+    """A server of raw bytes. Yields its URL. A connection is closed when its handler ends."""
     server = await asyncio.start_server(closing(handler), "127.0.0.1", 0, ssl=tls)
     try:
         yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -125,7 +125,7 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
 
 
 def closing(handler: Handler) -> Handler:
-    """The handler, which may end because the other side is gone; then the connection is closed."""
+    """The handler; if it fails because the other side is gone, the connection is closed."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -54,7 +54,7 @@ def google_error(code: int, status: str = "UNAVAILABLE") -> Document:
 
 
 class Watched:
-    """Changes nothing."""
+    """An exchange that changes nothing."""
 
     def __init__(self, address: Address, body: bytes) -> None:
         self.outgoing: Outgoing | Received = Outgoing(address.method, address.url, address.headers, body)
@@ -83,7 +83,7 @@ class Watcher:
 
 
 class Tools(ToolSource):
-    """Async functions as tools. `begun` and `ended` are the names of calls in that order, `cancelled` those cut off."""
+    """Async functions as tools. `begun`, `ended`: the names of calls in that order; `cancelled`: cancelled calls."""
 
     name = "the test's tools"
 
@@ -113,7 +113,7 @@ class Tools(ToolSource):
 
 
 class Wire(httpx2.MockTransport):
-    """Streams every answer, like a real connection."""
+    """Streams every answer, as a real connection does."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
@@ -127,7 +127,7 @@ class Wire(httpx2.MockTransport):
 
 
 type Item = Document | bytes | asyncio.Event | Exception
-"""Of a scripted stream: a document, raw bytes, what to wait for, what to break off with."""
+"""An item of a scripted stream: a document, raw bytes, an event to wait for, or an error to break off with."""
 
 
 async def streamed(data: bytes) -> AsyncIterator[bytes]:
@@ -136,7 +136,7 @@ async def streamed(data: bytes) -> AsyncIterator[bytes]:
 
 
 class Scripted:
-    """An upstream that answers each request with the next list of items, framed as it was asked, or a response."""
+    """An upstream that answers each request with the next list of items, in the requested framing, or a response."""
 
     def __init__(self, *rounds: Sequence[Item] | httpx2.Response | Exception) -> None:
         self.rounds = list(rounds)
@@ -246,7 +246,7 @@ _PATHS = {
 
 
 class Proxy:
-    """A grafter, executors and an upstream. `tools` are those of every session."""
+    """A grafter, executors and an upstream. `tools`: of every session."""
 
     def __init__(self, *, store: Store | None = None, **settings: Any) -> None:
         self.store: Store = store or MemoryStore()
@@ -344,7 +344,7 @@ class Proxy:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of requests and of tools' calls."""
+    """Short pauses before retries of requests and of tools' calls."""
     for module in (pauses, retries):
         monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
 

@@ -74,7 +74,7 @@ async def in_a_live_connection(proxy: Proxy, calls: Sequence[Document], policy: 
 
 
 async def behind_a_placeholder(proxy: Proxy, calls: Sequence[Document], policy: Mapping[str, Any]) -> list[Document]:
-    """For calls of workers: nobody else runs calls in this delivery."""
+    """For calls of workers: no other executor runs calls in this delivery."""
     await _hold(proxy, **{"delivery": "placeholder", "on_pending": "wait", **policy})
     target, _ = proxy.target(Framing.JSON, "developer", "gemini-3-flash-preview")
     forward = await proxy.forwarded({"contents": [user("x")]}, target)

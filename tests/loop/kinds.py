@@ -1,4 +1,4 @@
-"""Every kind of executor, with tools that all do what a test says: `Acts.act` is behind each of them."""
+"""Every kind of executor, with tools that a test controls: all of them call `Acts.act`."""
 
 import asyncio
 import contextlib
@@ -29,8 +29,8 @@ SCHEMA: Document = {"type": "object", "properties": {"n": {"type": "integer"}}, 
 
 
 class Acts:
-    """What tools do when they are called. `begun` are the names of calls in that order, `most` how many ran at once.
-    `does`: by name; a call without an entry answers with how many began before it, and itself."""
+    """The actions of tools. `does`: by name; without an entry, the result is the number of calls that have begun.
+    `begun`: the names of calls in that order; `most`: the most concurrent calls."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Acts:
 
 
 current: list[Acts] = []
-"""What the tools of the running test act by: files of tools can be given nothing else."""
+"""The actions of the running test's tools, because tools files cannot get arguments."""
 
 _TOOL = '''
 @tool({rules})
@@ -105,7 +105,7 @@ def _acting(acts: Acts, name: str) -> Callable[[int], Awaitable[dict[str, Any]]]
 
 
 def _http(acts: Acts) -> httpx2.AsyncClient:
-    """The way to an endpoint that fails with a 503 where the tool does."""
+    """A client of an endpoint that answers 503 if the tool fails."""
 
     async def answers(request: httpx2.Request) -> httpx2.Response:
         name = msgspec.json.decode(await request.aread())["name"]
@@ -119,7 +119,7 @@ def _http(acts: Acts) -> httpx2.AsyncClient:
 
 @contextlib.asynccontextmanager
 async def _worker(proxy: Proxy, folder: Path, tools: Mapping[str, Mapping[str, Any]]) -> AsyncIterator[None]:
-    """A worker of a tools file, over the control API in process."""
+    """A worker with a tools file, over the control API in process."""
     app = create_app(store=proxy.store, settings=Settings(state=folder), token="t", metrics=Metrics(), version="1")
     client = httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8741", headers={"Authorization": "Bearer t"}
@@ -149,8 +149,8 @@ async def _worker(proxy: Proxy, folder: Path, tools: Mapping[str, Mapping[str, A
 
 @contextlib.asynccontextmanager
 async def having(proxy: Proxy, folder: Path, kind: str, **given: Mapping[str, Any] | None) -> AsyncIterator[Acts]:
-    """A proxy that is opened with these tools of a kind, each with its rules. Calls of those without any are answered
-    by hand."""
+    """Opens a proxy with these tools of a kind, each with its rules. Calls of tools without rules are answered by
+    hand."""
     acts = Acts()
     tools = {name: rules for name, rules in given.items() if rules is not None}
     by_hand = [{"name": name, "description": "d"} for name in given if name not in tools]

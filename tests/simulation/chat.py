@@ -1,4 +1,4 @@
-"""One client's chat: what it remembers, how it changes that, and what each of its turns truly was."""
+"""One client's chat: its history, changes of the history, and its true turns."""
 
 import random
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ Did = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn as the client remembers it. `did` are the calls that truly belong to it, `hidden` how many of them it was
-    not shown. `is_ordinary`: a user's words, and not the answers to calls."""
+    """A turn in the client's history. `did`: its true calls; `hidden`: the number of calls that the client did not see.
+    `is_ordinary`: a user's words, not the answers to calls."""
 
     side: Literal["user", "model"]
     parts: tuple[Document, ...]
@@ -31,7 +31,7 @@ class Turn:
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """What anyone sees of it."""
+        """The visible part of the turn."""
         text = "".join(part.get("text", "") for part in self.parts if not part.get("thought")).strip()
         calls = (part.get("functionCall") or part.get("functionResponse") for part in self.parts)
         bare = ({key: value for key, value in call.items() if key != "id"} for call in calls if call)
@@ -40,7 +40,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What kind of client it is. `clock`: its system instruction contains the time. `name`: it names its chat."""
+    """A kind of client. `clock`: its system instruction contains the time. `name`: it names its chat."""
 
     words: Kind
     delivery: Delivery
@@ -51,12 +51,12 @@ class Habits:
     account: str
     clock: bool
     name: str
-    restless: float  # how often it does something else than going on
+    restless: float  # how often it does not simply continue
     hasty: float  # how often it hangs up before the end of a stream
 
     @property
     def tells(self) -> str:
-        """What tells the chat besides its words."""
+        """The marks of the chat besides its words."""
         return "signatures" if self.echoes else "name" if self.name else ""
 
     @property
@@ -75,22 +75,22 @@ class Chat:
 
     @property
     def beginning(self) -> tuple[int, int]:
-        """Which chat this is, and since which of its cuts."""
+        """The chat, and the number of its cuts."""
         return self.number, self.cuts
 
     @property
     def question(self) -> str:
-        """What the user said last."""
+        """The user's last words."""
         last = self._last_ordinary()
         return "" if last is None else str(self.turns[last].parts[0]["text"])
 
     def visible_to(self, last: Turn) -> tuple[tuple[str, ...], ...]:
-        """What anyone sees of the history up to this turn."""
+        """The visible part of the history up to this turn."""
         end = next(at for at, turn in enumerate(self.turns) if turn is last)
         return tuple(turn.visible for turn in self.turns[: end + 1])
 
     def regenerate(self) -> bool:
-        """Forget the last answer; whether there was one."""
+        """Forget the last answer. Returns whether the chat had one."""
         last = self._last_ordinary()
         if last is None or last == len(self.turns) - 1:
             return False
@@ -108,7 +108,7 @@ class Chat:
         return True
 
     def edit(self, rng: random.Random, text: str) -> None:
-        """Change what was said earlier, and keep what came after it."""
+        """Change an earlier turn, and keep the later ones."""
         ordinary = [at for at, turn in enumerate(self.turns) if turn.side == "user" and turn.is_ordinary]
         if len(ordinary) < 2:
             return
@@ -118,7 +118,7 @@ class Chat:
         self.state = "edited" if self.state == "intact" else self.state
 
     def cut(self, rng: random.Random, summary: str = "") -> None:
-        """Forget the beginning, or put a summary in its place."""
+        """Remove the beginning, or replace it by a summary."""
         ordinary = [at for at, turn in enumerate(self.turns) if turn.side == "user" and turn.is_ordinary]
         if len(ordinary) < 3:
             return

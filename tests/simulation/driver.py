@@ -1,4 +1,4 @@
-"""An answer of the upstream's on its way to a client, through the proxy's own code, without HTTP."""
+"""Passes an upstream answer to a client, through the proxy's own code, without HTTP."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ JSON, SSE = "application/json", "text/event-stream"
 
 
 class HangUp(NamedTuple):
-    """A client that hangs up when the upstream has sent so many events, of which it has read a share only."""
+    """A client that hangs up after a number of events from the upstream, of which it has read only a share."""
 
     sent: int
     read: float
@@ -34,7 +34,7 @@ class HangUp(NamedTuple):
 async def captured(
     grafter: Grafter, sent: Forward, documents: Sequence[Document], hangup: HangUp | None = None
 ) -> list[Document]:
-    """The parts that the client gets. Several documents are a stream."""
+    """The client's parts. Several documents are a stream."""
     exchange = sent.exchange
     assert exchange is not None
     if len(documents) > 1:
@@ -45,14 +45,14 @@ async def captured(
 
 
 class Runs(ByHand):
-    """A loop's calls are all run; by whom is the test's business."""
+    """All of a loop's calls can be run, by the test."""
 
     def can_run(self, config: SessionConfig, name: str) -> bool:
         return True
 
 
 class Loop:
-    """A loop, whose rounds but the last have calls, which get these results in order."""
+    """A loop: all rounds but the last have calls, which get these results in order."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Loop:
         self.following: Effect | None = None
 
     async def parts(self, hangup: HangUp | None = None) -> list[Document]:
-        """The parts that the client gets."""
+        """The client's parts."""
         left = hangup.sent if hangup is not None else -1
         await self._perform(self.machine.start())
         streams = False

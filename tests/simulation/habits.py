@@ -16,7 +16,7 @@ def habits(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits
 
 
 def hasty(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
-    """Clients of one program in one account, who often hang up: nothing but their words tells their chats apart."""
+    """Clients of one program and account, which often hang up: their chats differ only in their words."""
     return [
         dataclasses.replace(one, streams=True, hasty=rng.choice((0.0, 0.3, 0.6)))
         for one in of_one_account(rng, chats, kinds)
@@ -24,7 +24,7 @@ def hasty(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]
 
 
 def of_one_account(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
-    """Clients of one program in one account: nothing but their words and what they echo tells their chats apart."""
+    """Clients of one program and account: their chats differ only in their words and the signatures that they echo."""
     return [
         dataclasses.replace(one, surface="developer", account="one", clock=False, name="", hasty=0.0, restless=0.4)
         for one in habits(rng, chats, kinds)

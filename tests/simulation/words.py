@@ -1,6 +1,6 @@
-"""What users and models say: in few words, in realistic ones, and in templates that chats have in common.
+"""The words of users and models: short, realistic, or from templates that chats have in common.
 
-`tied`: what the model does and says is tied to the question, so chats have whole turns in common.
+`tied`: the model's calls and words depend on the question, so chats have whole turns in common.
 """
 
 import random
@@ -10,7 +10,7 @@ from typing import Literal
 Kind = Literal["few", "realistic", "template", "tied"]
 KINDS: Sequence[Kind] = ("few", "realistic", "template")
 TIED: Kind = "tied"
-"""Chats of this kind have sessions of their own."""
+"""Chats of this kind have separate sessions."""
 
 _ASKED = ("yes", "do it", "thanks", "ok", "go on", "please", "again", "no, the other one")
 _SAID = ("Done.", "OK.", "Sure.", "Done.", "OK.", "It is done.", "All set.", "Done. All set.", "OK. Done.")
@@ -98,7 +98,7 @@ def _filled(rng: random.Random, forms: Sequence[str]) -> str:
 
 
 def asked(rng: random.Random, kind: Kind, *, first: bool = False) -> str:
-    """What a user says. Also those who write much say `yes` at times, though not at `first`."""
+    """A user's words. Even users who write much sometimes say `yes`, but not at `first`."""
     if kind == TIED and not first:
         return rng.choice(_TEMPLATE_ASKS if rng.random() < 0.5 else _ORDERS)
     if kind == "few" or (not first and rng.random() < 0.1):
@@ -110,7 +110,7 @@ def asked(rng: random.Random, kind: Kind, *, first: bool = False) -> str:
 
 
 def model_words(rng: random.Random, kind: Kind, *, busy: bool) -> str:
-    """What a model says; `busy`: after it has called a tool."""
+    """A model's words; `busy`: after it has called a tool."""
     if kind == "few":
         return rng.choice(_SAID)
     if kind == "template":
@@ -122,19 +122,19 @@ def model_words(rng: random.Random, kind: Kind, *, busy: bool) -> str:
 
 
 def topic(question: str) -> int | None:
-    """The number of a template question: the look-up that it calls for is the same in every chat."""
+    """The number of a template question, which has the same look-up in every chat."""
     return _TEMPLATE_ASKS.index(question) if question in _TEMPLATE_ASKS else None
 
 
 def answer_to(question: str) -> str:
-    """What a model says if that is tied to the question."""
+    """A model's words for a tied question."""
     number = topic(question)
     return "Done." if number is None else _TEMPLATE_SAYS[number]
 
 
 def edited(rng: random.Random, kind: Kind) -> str:
-    """What a user writes over something that it said: something new, or what it, or anyone, might have said. Tied chats
-    are edited with words of their own: those of another would make them read as that one."""
+    """A user's edit of earlier words: new words, or common ones. Tied chats get unique words, because with common ones
+    they would read like another chat."""
     if kind == TIED:
         return _filled(rng, _ASKS)
     return rng.choice(_EDITS) if rng.random() < 0.5 else asked(rng, kind)

@@ -1,4 +1,4 @@
-"""One session of a proxy with many chats in it, and a judge who knows what each turn was."""
+"""One session of a proxy with many chats, and a judge that knows the true turns."""
 
 import dataclasses
 import itertools
@@ -31,17 +31,17 @@ _CITIES = ("Oslo", "Rome", "Lima")
 SUMMARY = "A summary of what we have talked about so far: there were questions, and all of them were answered."
 
 Call = tuple[Did, Document, Any]
-"""What the model calls: as it is judged, its arguments, its result."""
+"""A model's call: in the judge's form, its arguments, its result."""
 
 _OWN_CALL: Call = (("own", "{}", '{"ok":1}'), {}, {"ok": 1})
 
 Kind = tuple[str, str, State]
-"""The words, what else tells the chat (signatures that are echoed, or its name), and what has become of the history."""
+"""The words, the chat's other marks (signatures that are echoed, or its name), and the state of the history."""
 
 
 @dataclasses.dataclass(slots=True)
 class Tally:
-    """Of hidden calls that a request should have carried: how many it did, missed, and how many others it had."""
+    """Counts of the hidden calls that requests should have contained: found, missed, and wrong ones."""
 
     hits: int = 0
     missed: int = 0
@@ -59,9 +59,9 @@ class Tally:
 
 
 class World:
-    """`others`: the stores of other processes that share this one's; each request goes to any of them. `tallies`: by
-    kind of chat. `wrong`: what was seen of each wrong hit, for whoever looks for its cause; `missed`:
-    the turns that were. `twins`: how often a history was word for word another, and got its call."""
+    """`others`: the stores of other processes on the same server; each request goes to any of them. `tallies`: by kind
+    of chat. `wrong`: a description of each wrong hit; `missed`: the missed turns. `twins`: how often a history was word
+    for word another one, and got its call."""
 
     def __init__(self, store: Store, seed: int, others: Sequence[Store] = ()) -> None:
         self.store = store
@@ -75,13 +75,13 @@ class World:
         self.missed: list[tuple[Chat, Turn]] = []
         self.twins = 0
         self.requests = 0
-        self.broken_off = 0  # answers, of which the client has kept something
+        self.broken_off = 0  # answers that the client has kept in part
         self._jobs = itertools.count(1)
         self._marks = itertools.count(1)
         self._record: list[tuple[str, tuple[int, int], tuple[tuple[str, ...], ...], tuple[Did, ...]]] = []
 
     async def run(self, habits: Sequence[Habits], steps: int) -> None:
-        """Each chat takes about so many steps, in any order."""
+        """Each chat takes about `steps` steps, in any order."""
         await self.store.put_toolset(SESSION, Toolset(declarations=TOOLS))
         chats = [Chat(number, one) for number, one in enumerate(habits)]
         turns = [chat for chat in chats for _ in range(steps)]
@@ -92,7 +92,7 @@ class World:
     # --- clients --------------------------------------------------------------------------------------------------
 
     async def _step(self, chat: Chat) -> None:
-        """Something that the user does, and all requests that follow from it."""
+        """One action of the user, and all requests that follow from it."""
         rng, kind = self.rng, chat.habits.words
         if rng.random() < chat.habits.restless:
             deed = rng.choice(("regenerate", "otherwise", "edit", "cut", "compact"))
@@ -110,7 +110,7 @@ class World:
         await self._answered(chat)
 
     async def _answered(self, chat: Chat) -> None:
-        """Send the chat, and take the answer."""
+        """Send the chat, and keep the answer."""
         sent = await self._sent(chat)
         habits, rng = chat.habits, self.rng
         calls, begun, text = self._reply(chat)
@@ -140,8 +140,7 @@ class World:
             await self._respond(chat, [*calls, *own])
 
     async def _broken_off(self, chat: Chat, sent: Forward, text: str, begun: str, calls: Sequence[Call]) -> None:
-        """The client hangs up, and keeps the text that it has, or asks once more. Calls that it was given are nothing
-        to it."""
+        """The client hangs up, and keeps the text that it has, or asks again. It ignores the calls that it received."""
         habits, rng = chat.habits, self.rng
         did = tuple(call[0] for call in calls)
         if habits.delivery == "loop":
@@ -167,7 +166,7 @@ class World:
         return HangUp(self.rng.randint(1, events), self.rng.choice((0.5, 1.0, 1.0)))
 
     async def _respond(self, chat: Chat, calls: Sequence[Call]) -> None:
-        """The client answers the calls that it was given, and the model says what came of it."""
+        """The client answers its calls, and the model reports the results."""
         results = {(name, args): json.loads(result) for (name, args, result), _, _ in calls}
         calls_shown = [part["functionCall"] for part in chat.turns[-1].parts if "functionCall" in part]
         answers = []
@@ -181,7 +180,7 @@ class World:
         self._keep(chat, await captured(self.grafter, sent, self._answer(chat.habits, text)), (), 0)
 
     def _keep(self, chat: Chat, parts: Sequence[Document], did: tuple[Did, ...], hidden: int) -> None:
-        """What the client remembers of an answer."""
+        """Add an answer to the client's history."""
         kept = [dict(part) for part in parts if part.get("text") != "" or "thoughtSignature" in part]
         if not chat.habits.echoes:
             kept = [{k: v for k, v in part.items() if k != "thoughtSignature"} for part in kept]
@@ -193,13 +192,13 @@ class World:
         self.remember(chat, chat.turns[-1])
 
     def remember(self, chat: Chat, turn: Turn) -> None:
-        """That a chat has said this."""
+        """Record a chat's turn."""
         self._record.append((chat.habits.account, chat.beginning, chat.visible_to(turn), turn.did))
 
     # --- the model ------------------------------------------------------------------------------------------------
 
     def _reply(self, chat: Chat) -> tuple[Sequence[Call], str, str]:
-        """The model's calls, and what it says before and after them."""
+        """The model's calls, and its words before and after them."""
         rng, kind = self.rng, chat.habits.words
         if kind == words.TIED:
             topic = words.topic(chat.question)
@@ -210,7 +209,7 @@ class World:
         return calls, begun, text
 
     def _calls(self) -> list[Call]:
-        """Calls, with their results. Some are like those of any other chat."""
+        """Calls with their results, some of which are common to all chats."""
         rng = self.rng
         return [
             _look_up(rng.choice(_CITIES)) if rng.random() < 0.15 else self._order()
@@ -249,7 +248,7 @@ class World:
         return {"thoughtSignature": f"c2lnbmF0dXJl{next(self._marks):08d}"}
 
     async def _answer_by_hand(self, calls: Sequence[Call]) -> None:
-        """The calls that were captured last get their results."""
+        """Answer the calls that were captured last."""
         waiting = await self._open_calls()
         for call, (_, _, result) in zip(waiting[len(waiting) - len(calls) :], calls, strict=True):
             await self.store.answer(SESSION, call.call_id, result=result)
@@ -260,7 +259,7 @@ class World:
     # --- the proxy ------------------------------------------------------------------------------------------------
 
     async def _sent(self, chat: Chat) -> Forward:
-        """Send the chat as it stands; what goes upstream is judged."""
+        """Send the chat in its present state, and judge the upstream request."""
         self.requests += 1
         await self._change_processes()
         habits = chat.habits
@@ -277,7 +276,7 @@ class World:
 
     async def _change_processes(self) -> None:
         if len(self._grafters) > 1:
-            await self.grafter.store.ping()  # what it writes without being waited for is there, too
+            await self.grafter.store.ping()  # notes that were written without waiting are stored then
             self.grafter = self._process.choice(self._grafters)
 
     async def _session_config(self, habits: Habits) -> SessionConfig:
@@ -378,7 +377,7 @@ def _call(name: str, args: Document, result: Document) -> Call:
 
 
 def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
-    """The model turns after each of the user's ordinary turns."""
+    """The model's turns after each ordinary turn of the user."""
     here: list[Turn] | None = None
     for turn in turns:
         if turn.side == "user" and turn.is_ordinary:
@@ -392,7 +391,7 @@ def _true(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
 
 
 def _upstream_calls(contents: Sequence[Document]) -> Iterator[list[Did]]:
-    """The calls with their results that stand after each of the user's ordinary turns, in what goes upstream."""
+    """In an upstream request: the calls with their results after each ordinary turn of the user."""
     here: list[Did] | None = None
     waiting: list[Document] = []
     for content in contents:

@@ -25,14 +25,14 @@ VISITS = 40
 """Visits between two samples."""
 AT_ONCE = 8
 BOUND = 120
-"""Seconds within which the visits between two samples are over."""
+"""Seconds in which the visits between two samples must end."""
 WARM_UP = 1000
-"""Requests before the first sample that counts: caches fill, and the allocator takes what it will keep."""
+"""Requests before the first sample that counts: until then caches and the allocator's memory grow."""
 LEAST = 6
-"""Samples that count, however slow the machine is."""
+"""The least number of samples, even on a slow machine."""
 LOOKS = 5
-"""Looks at what the proxy holds, of which the least counts: what ends in its own time, such as a tool whose client has
-left, may not be over in the first."""
+"""Measurements of one sample, of which the least counts: slow ends, such as that of a tool after its client has left,
+may not be over in the first."""
 
 
 def sampled(proxy: Proxy, requests: int) -> Sample:
@@ -54,8 +54,8 @@ def soaked(
     arguments: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Sample]:
-    """Samples of a proxy that was used for so long, behind its first requests. `arguments` go to mitmdump. Raises
-    AssertionError where an answer is wrong, TimeoutError where none comes."""
+    """Samples of a proxy in use for `seconds`, after its first requests. `arguments`: for mitmdump. Raises
+    AssertionError for a wrong answer, TimeoutError if none arrives."""
     samples: list[Sample] = []
     with Gemini() as gemini:
         nowhere = f"http://127.0.0.1:{free_port()}"

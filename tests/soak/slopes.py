@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 PER = 1000
-"""Requests that a slope is told for."""
+"""Requests that a slope refers to."""
 
 
 class Sample(NamedTuple):
-    """What the proxy holds after so many requests, with none in flight."""
+    """The proxy's resources after a number of requests, with none in flight."""
 
     requests: int
     memory: float
@@ -32,19 +32,19 @@ class Limit:
 
 
 LIMITS = (
-    # A flow takes some 40 KB, so one in ten that stays is above this. What is below: the allocator, and caches that
-    # have a bound and are not full yet. In the second thousand that is 2 MiB, after ten thousand half of one, most of
-    # it the tool plans of sessions, of which a thousand are kept.
+    # A flow takes some 40 KB, so a leak of one in ten exceeds this. The allocator and limited caches that are not full
+    # yet stay below: 2 MiB in the second thousand requests, half of one after ten thousand, mostly the cached tool
+    # plans of up to a thousand sessions.
     Limit("memory", 4.0, "MiB", scale=2**20),
-    # With no request in flight these are the same each time, but for some kept connections that come and go. A kind of
-    # request that leaves one behind each time makes some 50 of 1,000.
+    # Without requests in flight these are constant, except for some idle connections. A kind of request that always
+    # leaves one behind adds some 50 per 1,000.
     Limit("descriptors", 5.0, "descriptors"),
     Limit("tasks", 5.0, "tasks"),
 )
 
 
 def least_squares(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of the line that fits the points best. Raises ValueError where they have not two places."""
+    """The slope of the line that fits the points best. Raises ValueError unless they have two different places."""
     mean_x = sum(x for x, _ in points) / max(len(points), 1)
     mean_y = sum(y for _, y in points) / max(len(points), 1)
     spread = sum((x - mean_x) ** 2 for x, _ in points)

@@ -1,4 +1,4 @@
-"""The traffic of clients over hours, correct and incorrect: each kind is one short visit."""
+"""The traffic of clients over hours, correct and incorrect, in short visits, one per kind."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,12 @@ MODEL = "gemini-3-flash-preview"
 SSE = "streamGenerateContent?alt=sse"
 _ROUNDS = 'say Wait. call weather {"city": "Oslo"} and call local_add {"a": 1, "b": 2} then call hour {}'
 _SESSIONS = 4
-"""Sessions that chats share; those by hand have one of their own each."""
+"""Sessions that chats share; each chat by hand has a separate one."""
 
 
 class Traffic:
-    """`proxy` has the tools of `tests.e2e.proxies.looping_proxy`, and as its second upstream one where nobody listens.
-    `requests` counts what was sent, `visits` what was done."""
+    """`proxy` has the tools of `tests.e2e.proxies.looping_proxy`, and an unreachable second upstream. `requests` and
+    `visits` are counts."""
 
     def __init__(self, proxy: Proxy, seed: int) -> None:
         self.proxy = proxy
@@ -55,7 +55,7 @@ class Traffic:
         ]
 
     async def visit(self, count: int, at_once: int) -> None:
-        """So many visits, so many of them at a time, by clients that are gone afterwards."""
+        """Make `count` visits, `at_once` of them concurrently, by clients that leave afterwards."""
         async with httpx2.AsyncClient(timeout=30, limits=httpx2.Limits(max_connections=None)) as client:
             kinds = iter(self.random.choices(self._kinds, k=count))
 
@@ -95,7 +95,7 @@ class Traffic:
     # --- what goes well ---------------------------------------------------------------------------------------
 
     async def by_hand(self, client: httpx2.AsyncClient) -> None:
-        """A placeholder, a result by hand, and the request that tells it; then the session goes."""
+        """A placeholder, a result by hand, and the request with that result; then the session is deleted."""
         session = f"hand{next(self._numbers)}"
         method = self.random.choice(["generateContent", SSE])
         declared = {"tools": [{"functionDeclarations": DECLARATIONS}]}
@@ -170,7 +170,7 @@ class Traffic:
     # --- what does not ----------------------------------------------------------------------------------------
 
     async def hang_up(self, client: httpx2.AsyncClient) -> None:
-        """In the middle of a stream, while a tool runs."""
+        """Hang up in the middle of a stream, while a tool runs."""
         asked = {"contents": [user('say Wait. call pause {"seconds": 0.05, "label": "x"} then call hour {}')]}
         url = f"{self.proxy.url}/@{self.session()}{MODEL_PATH}:{SSE}"
         self.requests += 1
@@ -179,7 +179,7 @@ class Traffic:
             await anext(answer.aiter_bytes())
 
     async def hang_up_early(self, client: httpx2.AsyncClient) -> None:
-        """Before there is an answer."""
+        """Hang up before the answer begins."""
         asked = {"contents": [user("call endless {}")]}
         url = f"{self.proxy.url}/@{self.session()}{MODEL_PATH}:generateContent"
         self.requests += 1
@@ -195,7 +195,7 @@ class Traffic:
             assert answer.status_code == 200
 
     async def leave_live(self, client: httpx2.AsyncClient) -> None:
-        """While a tool runs."""
+        """Leave a Live connection while a tool runs."""
         self.requests += 1
         with contextlib.suppress(WebSocketException):
             async with Live.open(f"{self.proxy.url}/@{self.session()}") as live:
@@ -209,7 +209,7 @@ class Traffic:
         assert "hour returned" in reply, reply
 
     async def refused(self, client: httpx2.AsyncClient) -> None:
-        """By the upstream, and by the control API."""
+        """Requests that the upstream and the control API refuse."""
         url = f"{self.proxy.url}/@{self.session()}/v1beta/models"
         await self.send(client, "POST", f"{url}/no-model:generateContent", 404, json={"contents": []}, headers=KEY)
         await self.send(client, "POST", f"{url}/{MODEL}:generateContent", 400, content=b"{", headers=KEY)
@@ -219,7 +219,7 @@ class Traffic:
         await self.api(client, "POST", "/v1/responses", 400, json={"model": MODEL, "input": 1}, headers=KEY)
 
     async def unreachable(self, client: httpx2.AsyncClient) -> None:
-        """The second upstream is not there."""
+        """A request to the unreachable second upstream."""
         asked = {"contents": [user("call hour {}")]}
         for method in ("generateContent", SSE):
             url = f"{self.proxy.urls[1]}{MODEL_PATH}:{method}"

@@ -1,4 +1,4 @@
-"""Races for everything that only one may have, and the processes that run them."""
+"""Races for everything that only one caller may get, and the processes that run them."""
 
 import asyncio
 import contextlib
@@ -26,9 +26,9 @@ from tests.store.response_records import a_part, a_response
 
 PLAYERS = 4
 PATIENCE = 60.0
-"""Seconds within which all races are run."""
+"""Seconds in which all races must end."""
 
-_MOMENT = 1e-6  # a lease that has run out by the next call of a method
+_MOMENT = 1e-6  # a lease that has expired at the next call of a method
 _TOOLS = ["get_weather"]
 
 type View = dict[str, Any]
@@ -36,8 +36,8 @@ type View = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`wants`: all players who want the same may win together. `view`: the part of the session's view that the method
-    has returned, or its error."""
+    """`wants`: players who want the same may win together. `view`: the part of the session's view that the method
+    returned, or its error."""
 
     wants: int | str
     won: bool
@@ -46,7 +46,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """`version`: of the session, before anyone attempts anything."""
+    """`version`: of the session, before the round."""
 
     number: int
     store: Store
@@ -60,8 +60,8 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """`prepare` makes the records of one round, in its session. `attempt` is what a player does; errors that it does
-    not expect end the test. `events`: the types of all events of the round, None if they depend on who wins."""
+    """`prepare` makes the records of one round, in its session. `attempt`: a player's action; unexpected errors end the
+    test. `events`: the types of all events of the round, None if they depend on who wins."""
 
     name: str
     prepare: Callable[[Store, str], Awaitable[object]]
@@ -71,7 +71,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What some of the players, in one process, found in a round."""
+    """The outcomes of the players of one process in a round."""
 
     race: Race
     session: str
@@ -80,7 +80,7 @@ class Round:
 
 
 async def view_of(store: Store, session: str) -> View:
-    """All that a reader sees of the session."""
+    """Everything that a reader sees of the session."""
     snapshot = await store.snapshot(session)
     head = await store.conversation(session, "chat")
     calls = (await store.calls(session=session)).items
@@ -328,8 +328,8 @@ RACES = (
 async def play(
     url: str, rounds: int, *, numbers: Sequence[int] = range(PLAYERS), meet: Callable[[], object] = lambda: None
 ) -> list[Round]:
-    """Play all races in this store, as the players of these numbers. `meet` returns once all other processes are at the
-    same place."""
+    """Play all races in this store, as the players with these numbers. `meet` returns once all other processes have
+    reached the same point."""
     store = open_url(url, ttl=1000.0)
     await store.open()
     try:
@@ -366,7 +366,7 @@ def _process(url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, re
 
 
 def play_in_processes(url: str, rounds: int, count: int = 2) -> list[list[Round]]:
-    """What each process found, with a share of the players each, and a store of its own at this URL."""
+    """The rounds of each process. Each has a share of the players, and its own store object for this URL."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count, timeout=PATIENCE)
     played: list[list[Round]] = []

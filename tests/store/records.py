@@ -36,7 +36,7 @@ async def save(
     call: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Call:
-    """A turn with one call, of the id `c-TURN`; `call`: fields of the call."""
+    """Save a turn with one call, with the id `c-TURN`; `call`: fields of the call."""
     one = a_call(f"c-{turn_id}", turn_id, session, **(call or {}))
     await store.save_turn(a_turn(turn_id, session, one, **fields), [one], keys)
     return one

@@ -18,7 +18,7 @@ def a_part(signature: str = "s") -> Document:
 
 
 async def chat(store: Store, *ids: str, name: str | None = None, **fields: Any) -> None:
-    """A thread of these responses, as the conversation `name`."""
+    """Add a thread of these responses, as the conversation `name`."""
     previous = None
     for response_id in ids:
         response = a_response(response_id, previous, conversation=name, **fields)
@@ -31,7 +31,7 @@ async def ids_of_history(store: Store, response_id: str, session: str = "one") -
 
 
 async def there(store: Store, *ids: str, session: str = "one") -> str:
-    """The ids of the responses that are kept, those without a document in brackets."""
+    """The ids of the stored responses, those without a document in brackets."""
     found = []
     for response_id in ids:
         try:
@@ -62,7 +62,7 @@ async def take(store: Store, clock: Clock, step: tuple[Any, ...]) -> int | None:
 
 
 async def outcome(store: Store, clock: Clock, step: tuple[Any, ...]) -> list[object]:
-    """What the step gave, and all that can be read afterwards."""
+    """The step's result, and everything that can be read afterwards."""
     observed: list[object] = []
     try:
         observed.append(await take(store, clock, step))

@@ -1,4 +1,4 @@
-"""A way to a server that a test can cut, or let lead to another server."""
+"""A connection to a server that a test can cut, or redirect to another server."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Route:
-    """`cut_after`, `cut_writes_after`: each connection is cut once it has received, or has sent, so many bytes.
+    """`cut_after`, `cut_writes_after`: the number of received, or sent, bytes after which each connection is cut.
     `lose_reply_to`: the next connection that sends this gets no reply, and is cut."""
 
     def __init__(self, target: int) -> None:

@@ -1,4 +1,4 @@
-"""Real Redis and Valkey servers, one for each run of the tests: each test has a prefix of its own."""
+"""Real Redis and Valkey servers, one for each run of the tests: each test has its own prefix."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ REDIS = pytest.param("redis", marks=pytest.mark.e2e)
 """A parameter of tests that take a store of each backend."""
 
 _WITH_US = '"$@" & read _; kill -9 $!; wait'
-"""A shell script: the server ends when this process does, however that ends."""
+"""A shell script that ends the server with this process, even if that is killed."""
 
 _numbers = itertools.count()
 _servers = contextlib.ExitStack()
@@ -47,7 +47,7 @@ def need(program: str) -> str:
 def running(
     program: str, *options: str, port: int | None = None, options_first: bool = False, tls: bool = False
 ) -> Iterator[int]:
-    """A server on a free port, with its files in a folder of its own. `options_first`: they begin with a file."""
+    """A server on a free port, with its files in a separate folder. `options_first`: the options begin with a file."""
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="toolgraft-redis-", ignore_cleanup_errors=True) as folder:
         ports = ["--port", "0", "--tls-port", str(port)] if tls else ["--port", str(port)]
@@ -65,7 +65,7 @@ def running(
 
 
 def answer_of(port: int, *command: str) -> str:
-    """What the server answers, as it is written in the protocol."""
+    """The server's answer in the protocol's text."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall((" ".join(command) + "\r\n").encode())
         connection.shutdown(socket.SHUT_WR)
@@ -83,7 +83,7 @@ def listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def stopped(port: int) -> Iterator[None]:
-    """The server does nothing meanwhile."""
+    """Stops the server during the block."""
     pid = pid_of(port)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -146,7 +146,7 @@ def port_of(store: RedisStore) -> int:
 
 
 def ask(port: int, *command: Any, **options: Any) -> Any:
-    """The reply to one command, as the protocol has it. Raises ResponseError. `options`: of the connection."""
+    """The raw reply to one command. Raises ResponseError. `options`: of the connection."""
     retry = Retry(NoBackoff(), 0)
     with redis.Redis(host="127.0.0.1", port=port, protocol=2, decode_responses=True, retry=retry, **options) as client:
         client.response_callbacks.clear()

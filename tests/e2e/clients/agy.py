@@ -1,5 +1,5 @@
-"""A client that knows no base URL: it reads HTTPS_PROXY and the variables of CAs alone, and asks a model and another
-host. Prints for each the issuer of its certificate, and the answer."""
+"""A client without a setting for base URLs: it only reads HTTPS_PROXY and the variables of CAs, and asks a model and
+another host. Prints for each the issuer of its certificate, and the answer."""
 
 import base64
 import http.client

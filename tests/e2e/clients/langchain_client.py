@@ -1,5 +1,5 @@
-"""Turns of LangChain's OpenAI model by each of its means, with a function of its own beside the session's tools. Prints
-a line of JSON for each."""
+"""Turns of LangChain's OpenAI model by each of its methods, with the client's function beside the session's tools.
+Prints a line of JSON for each."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Turns of a pydantic-ai agent by each of its means, with a function of its own beside the session's tools. Prints a
+"""Turns of a pydantic-ai agent by each of its methods, with the client's function beside the session's tools. Prints a
 line of JSON for each."""
 
 import asyncio

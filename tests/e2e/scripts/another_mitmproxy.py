@@ -1,4 +1,4 @@
-"""Turns this mitmproxy into one that lacks something that toolgraft needs."""
+"""Removes something from mitmproxy that toolgraft needs."""
 
 from mitmproxy.proxy.layers.http import HttpStream
 

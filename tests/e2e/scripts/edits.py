@@ -1,10 +1,10 @@
-"""A user's script, which acts on the models whose names ask for it."""
+"""A user's script, which edits requests, some of them by their model."""
 
 from mitmproxy import http
 
 
 class Edits:
-    """`name` is when it is loaded: early or late."""
+    """`name`: early or late, which is when it is loaded."""
 
     def __init__(self, name: str) -> None:
         self.name = name

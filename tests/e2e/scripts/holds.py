@@ -1,5 +1,5 @@
-"""Holds complete answers of loops back before their first byte: until FILE.open exists (header `x-hold: FILE`), or for
-ever, and then the proxy is killed (`x-kill: FILE`). FILE shows that an answer is held."""
+"""Holds back complete answers of loops before their first byte: until FILE.open exists (header `x-hold: FILE`), or
+until the proxy is killed (`x-kill: FILE`). FILE shows that an answer is held back."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def response(flow: http.HTTPFlow) -> None:
 
 
 def _is_complete(flow: http.HTTPFlow) -> bool:
-    """Whether it is a client's own, and none of a round of the loop."""
+    """Whether it is a client's answer, and not that of a loop's round."""
     asked = json.loads(flow.request.content or b"{}")
     body = flow.response.content if flow.response is not None else None
     return len(asked.get("contents", ())) == 1 and b"functionCall" not in (body or b"")

@@ -1,4 +1,4 @@
-"""Kills the proxy when a front door has stored a response and its client has nothing of it yet, if the file named by
+"""Kills the proxy after a front door has stored a response and before its client has any of it, if the file named by
 KILLS exists; the file is deleted first."""
 
 import os

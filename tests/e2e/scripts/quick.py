@@ -1,4 +1,4 @@
-"""Short pauses before a request is repeated, where the upstream does not say how long."""
+"""Short pauses before a request is repeated, unless the upstream gives a time."""
 
 from addon.loop import pauses
 

@@ -1,4 +1,4 @@
-"""A script that records what it can see in every hook, as JSON lines in the file that RECORDS names."""
+"""A script that records the visible data in every hook, as JSON lines in the file that RECORDS names."""
 
 import json
 import os

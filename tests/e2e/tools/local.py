@@ -1,5 +1,5 @@
-"""Tools for the tests: good ones, and every kind of bad one. Hanging tools report their start in the file that they are
-given."""
+"""Tools for the tests: good ones, and every kind of bad one. Hanging tools report their start in the file that is their
+argument."""
 
 import asyncio
 import resource

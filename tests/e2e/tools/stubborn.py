@@ -1,4 +1,4 @@
-"""Tools that do not end when they are told to. Each says in the file that it is given that it has started."""
+"""Tools that do not end when they are cancelled. Each reports its start in the file that is its argument."""
 
 import asyncio
 import contextlib
