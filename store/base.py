@@ -185,7 +185,7 @@ class Store(Calls, Responses):
     read_only: bool = False
     """Opened for reading only: writes raise StoreUnavailable."""
     indexes_calls: bool = True
-    """Whether `calls` finds those of a tool, and those that ended, without looking at others."""
+    """Whether `calls` finds the calls of a tool, and final calls, without reading others."""
     secret: bytes
     """32 random bytes, created with the store and kept for its lifetime: the key of digests. Set once it is open."""
     epoch: str
@@ -327,7 +327,7 @@ class Store(Calls, Responses):
     @abc.abstractmethod
     def revision(self, session: str) -> int | None:
         """A number that grows whenever the results of `look_up` may change; 0 while the session has no turns with
-        calls. None: unknown, since other processes write as well; look up each time."""
+        calls. None: unknown, because other processes write too."""
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
         """The turns and keys written after this revision, as of this process's last `snapshot` of the session. At that

@@ -142,7 +142,7 @@ class Calls(abc.ABC):
 
     @abc.abstractmethod
     async def settle_lost(self) -> list[Call]:
-        """Settle all calls that nobody will answer any more, in one step, and return them.
+        """Settle all calls that nobody will answer, in one step, and return them.
 
         A call of a proxy without a lease expires if it is pending or run by the proxy itself; a worker keeps its call
         until its lease expires. A call with an expired lease of a worker fails, unless it may be redelivered.

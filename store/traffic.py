@@ -24,7 +24,7 @@ class Traffic:
         self.seconds = 0.0
         self.failures: Counter[Failure] = Counter(dict.fromkeys(get_args(Failure.__value__), 0))
         self.running = 0
-        """Operations that wait for an answer now."""
+        """The number of operations that wait for an answer."""
         self.connections: Callable[[], int] = lambda: 0
         """Returns the number of open connections."""
         self.state: BreakerState = "closed"

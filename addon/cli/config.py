@@ -112,8 +112,8 @@ def trust(
 ) -> None:
     """Trust the toolgraft.toml of this folder as it is now, so that a proxy that is started here uses it.
 
-    It prints what the file would run. If the file changes, it is not used until it is trusted anew. The files that it
-    names, such as tools files, may change.
+    It prints what the file would run. If the file changes, it is not used until it is trusted again. The files that
+    it names, such as tools files, may change.
     """
     from addon.config_file.places import local_file
     from addon.config_file.reading import parse_config, read_file

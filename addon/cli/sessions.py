@@ -17,7 +17,7 @@ TURN_COLUMNS = ("TURN", "TIME", "MODEL", "DELIVERY", "ROUNDS", "TOKENS", "STATE"
 
 
 def sessions(url: options.Url = None, as_json: options.Json = False) -> None:
-    """List the sessions that have tools or settings of their own, with the settings that apply to each."""
+    """List the sessions that have their own tools or settings, with the settings that apply to each."""
     from addon.cli.api import Api
 
     with Api(url) as api:

@@ -1,4 +1,4 @@
-"""A program that speaks OpenAI's Responses API: it gets calls of its own function, and the proxy runs its tools."""
+"""A program that uses OpenAI's Responses API: it gets calls of its own function, and the proxy runs the tools."""
 
 import json
 from collections.abc import AsyncGenerator, Iterator

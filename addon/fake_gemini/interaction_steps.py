@@ -146,7 +146,7 @@ def steps_of(contents: list[Json]) -> list[Json]:
 
 
 def contents_of_answer(answer: ModelAnswer, new_id: Any, *, signed: bool) -> list[Json]:
-    """The model's output as a Content; an empty list if there is none."""
+    """The model's output as a Content; an empty list without output."""
     parts: list[Json] = []
     if answer.text:
         parts.append({"text": answer.text})

@@ -233,7 +233,7 @@ def _tools(tools: list[Any]) -> tuple[list[Json], list[str]]:
 
 
 def _check_schema(schema: Any, where: str) -> None:
-    """JSON Schema, whose types are written in lower case."""
+    """Check a JSON Schema, which has types in lower case."""
     if isinstance(schema, list):
         for n, item in enumerate(schema):
             _check_schema(item, f"{where}[{n}]")

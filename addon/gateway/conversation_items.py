@@ -18,7 +18,7 @@ ADDED = "conversation.items"
 
 
 async def all_items(store: Store, responses: Sequence[Response]) -> tuple[list[Document], set[str]]:
-    """The items of a thread, oldest first, and the ids of those that the model was not told of yet. Raises
+    """The items of a thread, oldest first, and the ids of those that the model has not received yet. Raises
     UnknownResponse, StoreUnavailable."""
     read = await _with_documents(store, responses)
     behind = len(read) - _behind(responses)

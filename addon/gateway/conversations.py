@@ -152,8 +152,8 @@ class Conversations:
         answer: Document | None,
         handover: Handover,
     ) -> None:
-        """Append a response to the conversation. `turn_id`: the ledger's turn of the last of the Contents. `answer`:
-        what the client receives; None: the document without its input. Raises Problem (409, 503)."""
+        """Append a response to the conversation. `turn_id`: the ledger's turn of the last Content. `answer`: the
+        client's document; None: `document` without its input. Raises Problem (409, 503)."""
         response = Response(
             response_id=response_id,
             session=conversation.session,

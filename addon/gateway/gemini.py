@@ -47,7 +47,7 @@ class GeminiRoutes(FrontDoor):
         if parsed.stream:
             return Stream(_events(first, documents, api.ending), api)
         async for _ in documents:
-            pass  # there is only one document, but the generator must run to its end
+            pass  # the generator must run to its end, after its only document
         return Response(encode(first), media_type="application/json; charset=UTF-8")
 
     async def _documents(self, caller: Caller, parsed: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:

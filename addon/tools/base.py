@@ -122,11 +122,11 @@ class ToolSource(abc.ABC):
         return None
 
     def name_of(self, tool: str) -> str:
-        """Where a tool comes from."""
+        """The name of the source of a tool."""
         return self.name
 
     def server_states(self) -> Sequence[ServerState]:
-        """The servers behind this source, none if its tools run in the proxy."""
+        """The servers of this source; none if its tools run in the proxy."""
         return ()
 
     async def restart(self, server: str) -> bool:

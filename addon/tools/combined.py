@@ -33,7 +33,7 @@ class Combined(ToolSource):
         self._sources = list(sources)
         self._opened: list[ToolSource] = []
         self._running: Counter[ToolSource] = Counter()
-        """How many calls each source runs now."""
+        """The number of calls that each source runs now."""
         self._call_ended = asyncio.Event()
         self._is_closing = False
         self._retiring: set[asyncio.Task[None]] = set()

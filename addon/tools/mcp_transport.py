@@ -29,8 +29,8 @@ async def streams(
     on_stderr_line: Callable[[str], None],
     max_bytes: int,
 ) -> AsyncGenerator[TransportStreams]:
-    """The two streams for the SDK's client. `watch` is told of their end. `on_error_status` is called with each HTTP
-    error status, `on_stderr_line` with each line of the process's stderr. A message of more than `max_bytes` ends the
+    """The two streams for the SDK's client. `watch` notices their end. `on_error_status` is called with each HTTP error
+    status, `on_stderr_line` with each line of the process's stderr. A message of more than `max_bytes` ends the
     streams."""
     if server.command is not None:
         longest_line.set(max_bytes)

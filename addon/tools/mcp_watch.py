@@ -31,7 +31,7 @@ class ConnectionWatch:
         self.on_invalid_tool = on_invalid_tool
         self.stopped = False
         self.ended = False
-        self.has_streams = False  # whether a process was started, or there is a connection
+        self.has_streams = False  # whether a process was started, or a connection exists
         self._on_end = on_end
         self._tools_changed = False
         self._event = asyncio.Event()

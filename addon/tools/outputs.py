@@ -1,4 +1,4 @@
-"""Converts any result of a tool to what is stored and sent to the model: JSON, and the images and files in it."""
+"""Converts any result of a tool to JSON, and the images and files in it, for the store and the model."""
 
 import json
 from typing import Any, NamedTuple

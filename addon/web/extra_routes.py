@@ -1,4 +1,4 @@
-"""Further routes at the control API's port, behind the same guard, and the form of their refusals."""
+"""Additional routes at the control API's port, with the same guard, and the form of their refusals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

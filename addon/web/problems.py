@@ -1,7 +1,7 @@
 """Errors of the control API, as `application/problem+json` (RFC 9457), or in the form of a path's callers.
 
-One function turns every exception of a handler into an answer. Answers contain only what the caller sent: no traceback,
-no path and no message of the store.
+One function turns every exception of a handler into an answer. Answers contain only the caller's data: no traceback, no
+path and no message of the store.
 """
 
 import http

@@ -1,1 +1,1 @@
-"""A backend is the module of its name, made of those whose names begin with it. Only `store.factory` imports it."""
+"""Each backend is one public module, with private modules whose names begin with its name."""

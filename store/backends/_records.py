@@ -1,7 +1,7 @@
-"""Reads and writes records as JSON, with a format version, and reads them leniently.
+"""Reads and writes records as JSON, with a format version.
 
-Records of older or newer models are read as far as possible: unknown fields are ignored, and invalid optional fields
-count as never set, except for essential ones, such as whether a call is run, or a session's tools. Any other record is
+Records of older or newer models are read leniently: unknown fields are ignored, and invalid optional fields count as
+never set, except for essential ones, such as whether a call is run, or a session's tools. Any other record is
 unreadable: it is left out and logged once, and does not hide other records.
 """
 
@@ -19,7 +19,7 @@ from store.models import Call, Record, Response, Session, Turn
 logger = logging.getLogger(__name__)
 
 VERSION = 1
-"""The format version of records, stored in each as `v`; to be raised by changes that readers must know."""
+"""The format version, stored in each record as `v`; raised by changes that readers must know."""
 
 _BEGIN = f'{{"v":{VERSION},'
 
@@ -28,19 +28,19 @@ _STRICT: dict[type[Record], set[str]] = {
     Session: {"toolset", "policy", "version"},
     Response: {"previous", "conversation", "contents", "calls"},
 }
-"""Optional fields without which a record would mean something else."""
+"""Optional fields that change the meaning of a record if they are missing."""
 
 _MAX_LOGGED = 1000
 """The number of unreadable records that are logged."""
 
 _SMALL = 4096
-"""The most characters of a record that is remembered."""
+"""The most characters of a cached record."""
 
 _logged: set[int] = set()
 
 
 def memory_of(size: int) -> int:
-    """The approximate memory use, in bytes, of a record whose JSON has so many characters."""
+    """The approximate memory use, in bytes, of a record with `size` characters of JSON."""
     return 512 + 3 * size
 
 
@@ -49,23 +49,23 @@ def _share(budget: Budget) -> Share[tuple[type[Record], str], Record]:
 
 
 _small = _share(Budget())
-"""Small records, of this process's store: a chat, or a list, is read more than once."""
+"""A cache of small records of this process's store, because chats and lists are read repeatedly."""
 
 
 def remember_within(budget: Budget) -> None:
-    """Remember small records within this budget from now on."""
+    """Cache small records within this budget."""
     global _small
     _small.clear()
     _small = _share(budget)
 
 
 def versioned(text: str) -> str:
-    """A record's JSON as it is stored."""
+    """A record's JSON with the format version."""
     return _BEGIN + text[1:]
 
 
 def remember(record: Record, text: str) -> None:
-    """Remember what `text` is read as. `record`: nobody else has parts of it that can be changed."""
+    """Cache the record of `text`. No other code may hold mutable parts of it."""
     if len(text) <= _SMALL:
         _small.put((type(record), text), record, len(text) + memory_of(len(text)))
 
@@ -88,7 +88,7 @@ def read[R: Record](model: type[R], text: str, *, log: bool = True) -> R | None:
 
 
 class TurnState(msgspec.Struct):
-    """What a write to a turn needs to know of its record."""
+    """The fields of a turn that a write to it needs."""
 
     created_at: float
     delivered: bool = False
@@ -101,7 +101,7 @@ _state_of = msgspec.json.Decoder(TurnState).decode
 
 
 def state_of(text: str) -> TurnState | Turn | None:
-    """The state of a turn, read in a tenth of the time that the whole record takes. None: the record is unreadable."""
+    """The state of a turn, read ten times faster than the whole record. None: the record is unreadable."""
     try:
         return _state_of(text)
     except msgspec.MsgspecError:
@@ -131,7 +131,7 @@ def _leniently[R: Record](model: type[R], text: str, error: ValidationError) -> 
 
 
 def log_damaged(what: str, where: str) -> None:
-    """Log, once, that something which is no record is left out."""
+    """Log, once, that an unreadable record is left out."""
     if len(_logged) < _MAX_LOGGED and (digest := hash((what, where))) not in _logged:
         _logged.add(digest)
         logger.warning("%s of the store is damaged and is left out: %s", what, where)

@@ -51,23 +51,23 @@ class RedisBase(SharedMethods):
             self.clock = self.link.time
         self._clocks = self._new_clocks()
         self._highest = 0
-        """The highest revision of any ledger that was read or made."""
+        """The highest revision of any ledger that was read or written."""
         self._own_leases: dict[str, float] = {}  # leases of this process's proxies
         self._waiters = Waiters()
         self._has_replicas = False
         self._primary = ""
-        """The replication id of the server that takes the writes: another one with each promotion and restart."""
+        """The replication id of the primary, which changes with each promotion and restart."""
         self._written = self._doubt_until = float("-inf")  # the last write's time; writes to an earlier primary
         self._asking = asyncio.Lock()
         self._confirmed = 0.0, ""
-        """When replicas were asked last, and why they have not confirmed the writes before it."""
+        """The time of the last request to replicas, and why they did not confirm the writes before it."""
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
         self._sessions: Share[str, tuple[int, Session]] = budget.share("sessions", 1 / 16)
         self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 32)
         self._delivered: Share[str, bool] = budget.share("delivered answers", 1 / 192)
-        """Whether sessions had no undelivered turns when a request read them just now: its `take_over` need not ask."""
+        """Sessions without undelivered turns at a request's last read: its `take_over` need not ask the server."""
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float], read_only: bool = False) -> Self:
@@ -255,7 +255,7 @@ class RedisBase(SharedMethods):
     # --- records ----------------------------------------------------------------------------------------------
 
     def record_of[R: Record](self, model: type[R], value: bytes | None) -> R | None:
-        """The record in a stamped value; None if there is none, or it is unreadable."""
+        """The record in a stamped value; None if missing or unreadable."""
         return None if value is None else records.read(model, values.text_of(values.unpack(value)[1]))
 
     def records_of[R: Record](self, model: type[R], found: Iterable[bytes | None]) -> list[R]:

@@ -77,7 +77,7 @@ _LATER = redis.ConnectionError, ClusterError, TryAgainError, RedisClusterExcepti
 """Errors after which an operation is tried again: the connection was cut, or the server is not ready."""
 
 _SHAPED = {"HGETALL", "INFO", "TIME", "XRANGE", "XREVRANGE", "ZSCORE"}
-"""Commands whose replies the package turns into Python values."""
+"""Commands with replies that the package converts to Python values."""
 
 _REFUSED = (
     *("OOM", "READONLY", "NOREPLICAS", "MISCONF", "NOSCRIPT", "BUSY", "NOAUTH"),
@@ -120,7 +120,7 @@ class Address(NamedTuple):
 
     @classmethod
     def read(cls, url: str, environ: Mapping[str, str]) -> "Address":
-        """Raises ValueError, whose message does not contain the URL."""
+        """Raises ValueError with a message that does not contain the URL."""
         if (match := _URL.fullmatch(url)) is None:
             raise ValueError(_FORMS)
         scheme, kind, user, password, hosts, path, query = match.groups(default="")
@@ -161,9 +161,9 @@ class Breaker:
         self._probe = probe
         self._traffic = traffic
         self.running: set[asyncio.Timeout] = set()
-        """The time limits of running operations: they end when the breaker opens."""
+        """The time limits of running operations, which expire when the breaker opens."""
         self.last_answer = 0.0
-        """The monotonic time of it."""
+        """The monotonic time of the server's last answer."""
         self._recovery: asyncio.Task[None] | None = None
         self._reachable = asyncio.Event()
         self._reachable.set()
@@ -244,9 +244,9 @@ class Link:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.round_trips = 0
-        """Those of the reader of notices apart."""
+        """The number of round trips, without the reader's of notices."""
         self.probe: Command = ("PING",)
-        """What shows whether the server is ready: a read of one of the store's keys."""
+        """The command that shows whether the server is ready: later, a read of one of the store's keys."""
         self.traffic = Traffic()
         self.breaker = Breaker(address.name, self._probe, self.traffic)
         self._client: Any = None

@@ -35,7 +35,7 @@ _PAUSE = 0.05, 2.0
 
 
 _READ = 100
-"""Notices that are read at once."""
+"""The most notices in one read of `events`."""
 
 type _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 

@@ -192,7 +192,7 @@ class RedisResponses(RedisLedger):
         await transact(self, session, compute)
 
     def _delete(self, tx: Transaction, response_id: str, node: Node) -> None:
-        """Delete the document, and the rest once nothing references the response."""
+        """Delete the document, and the whole response once nothing references it."""
         tx.once()
         if node.has_document:
             (value,) = tx.get("document", response_id)

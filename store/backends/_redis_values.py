@@ -179,7 +179,7 @@ SESSION: Final = (
     "cached",  # hash by name of a cachedContent: record
     "cached_at",  # zset: names of cachedContents by age
     "response",  # hash by response id: record without tools and document
-    "node",  # hash by response id: previous, thread, number of references, whether there is a document
+    "node",  # hash by response id: previous, thread, number of references, whether it has a document
     "document",  # hash by response id: tools and document
     "head",  # hash: name of a conversation → response id
     "given",  # hash by call id: response id, part
@@ -192,7 +192,7 @@ SESSION: Final = (
 )
 
 STAMPED: Final = frozenset({"turn", "call", "cached", "response", "node", "document", "given", "unsent"})
-"""Hashes whose values begin with a stamp. Other values are compared as a whole."""
+"""Hashes with values that begin with a stamp. Other values are compared as a whole."""
 
 
 class Key(bytes):
@@ -204,9 +204,9 @@ class Keys:
         self.prefix = prefix
         self._begin = f"{{{prefix}}}:session:%s:" if one_slot else f"{prefix}:{{%s}}:"
         self.number = self.shared("number")
-        """The counter of numbers: of events, versions, revisions and places."""
+        """The counter for the numbers of events, versions, revisions and places."""
         self.notices = self.shared("notices")
-        """Stream: which sessions have new events, and what waiters need to know."""
+        """Stream: sessions with new events, and the calls and changes for waiters."""
         self.meta = self.shared("meta")
         """Hash: the secret, the epoch, and the last dropped notice."""
         self.names = self.shared("sessions")
@@ -214,7 +214,7 @@ class Keys:
         self.due = self.shared("due")
         """Zset: sessions with records, by the time when the first of them expires."""
         self.active = self.shared("active")
-        """Zset: sessions with calls that somebody runs or waits for, by the time of the last such write."""
+        """Zset: sessions with calls that are run or waited for, by the time of the last such write."""
         self.proxies = self.shared("proxies")
         """Hash: proxy → end of its lease, and when it was last alive."""
         self.ping = self.shared("ping")

@@ -201,7 +201,7 @@ def cursor_of(kind: str, place: int | str) -> str:
 
 
 def page_of[T](rows: Sequence[tuple[int | str, T | None]], kind: str, limit: int) -> Page[T]:
-    """A page from up to `limit` + 1 rows of (place, record): the extra row shows that there is a next page. A record is
+    """A page from up to `limit` + 1 rows of (place, record): the extra row shows that a next page exists. A record is
     None if it is unreadable."""
     items = [record for _, record in rows[:limit] if record is not None]
     has_more = len(rows) > limit

@@ -159,8 +159,8 @@ def create(path: Path, version: int) -> sqlite3.Connection:
 
 
 def _is_new(db: sqlite3.Connection, path: Path, created: list[Path]) -> bool:
-    """Whether the database has no tables yet. The log may contain a newer version than the header: a too new version is
-    refused here as well, and nothing is changed. `created`: the files that opening the database creates."""
+    """Whether the database has no tables yet. Also refuses a version that is too new, because the log may contain a
+    newer version than the header; nothing is changed then. `created`: the files that opening the database creates."""
     # Closing must not move the contents of the log into the file.
     db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
     try:

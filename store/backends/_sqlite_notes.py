@@ -115,7 +115,7 @@ def _save(db: sqlite3.Connection, session: str, noted: int, keys: Sequence[bytes
 
 def _chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | None:
     """The chain noted with a key; None if the key is not noted. `own`: the chain of the key's own row; `packed`: the
-    row of its beginning. Both are None if there is no such row."""
+    row of its beginning. Both are None if the row does not exist."""
     if packed and len(key) in (OWN, OTHER):
         for packed_key, chain in _unpacked(key[:HEAD], packed):
             if packed_key == key:

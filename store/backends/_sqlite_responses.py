@@ -156,7 +156,7 @@ class SqliteResponses(SqliteBase):
 
 
 def _delete(tx: Transaction, session: str, response_id: str, seq: int) -> None:
-    """Delete the document of a response, and the rest once nothing references the response."""
+    """Delete the document of a response, and the whole response once nothing references it."""
     tx.db.execute("UPDATE response SET document = NULL WHERE seq = ?", (seq,))
     forget_answer(tx, session, response_id)
     while rows := tx.db.execute(DELETE_UNREFERENCED, (seq,)).fetchall():

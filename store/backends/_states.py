@@ -57,7 +57,7 @@ def indexed(call: Call) -> tuple[float | None, str | None]:
 
 
 def approval_required(session: Session | None) -> set[str]:
-    """The tools whose calls must be approved before a worker gets them."""
+    """The tools with calls that must be approved before a worker gets them."""
     toolset = session.toolset if session else None
     return {name for name, rules in toolset.rules.items() if rules.approval} if toolset else set()
 
@@ -175,5 +175,5 @@ def _changed(call: Call, now: Now, **fields: Any) -> Call:
         fields |= {"attempts": call.attempts + 1, "started_at": started}
     changed = call.model_copy(update={**fields, "updated_at": now.wall})
     if changed.status.final and changed.approval == "waiting":
-        return changed.model_copy(update={"approval": None})  # no decision is needed any more
+        return changed.model_copy(update={"approval": None})  # a decision is no longer needed
     return changed

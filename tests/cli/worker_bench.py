@@ -60,9 +60,9 @@ class Line(httpx2.AsyncBaseTransport):
         self._proxy = httpx2.ASGITransport(app)
         self.is_cut = False
         self.cut_path: str | None = None
-        """Requests for paths that end so do not arrive."""
+        """Requests for paths with this ending do not arrive."""
         self.lost = 0
-        """How many answers to claims are still to be lost on their way."""
+        """The number of further answers to claims that will be lost."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path

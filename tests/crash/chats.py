@@ -82,7 +82,7 @@ class ByHand(Looped):
 
     def __init__(self, rig: Rig, name: str, form: str) -> None:
         self.asked: dict[str, str] = {}
-        """Marks of placeholders that the client has, and the ids of their calls where they are known."""
+        """Marks of placeholders that the client has, with the ids of their calls if known."""
         self.acknowledged: dict[str, str] = {}
         super().__init__(rig, name, [self.TOOL], form)
         properties = {"mark": {"type": "STRING"}, "seconds": {"type": "NUMBER"}}

@@ -18,7 +18,7 @@ class Writer(Actor):
         self.count = 0
         self.acknowledged: dict[tuple[str, str], int] = {}
         self.begun: dict[tuple[str, str], int] = {}
-        """The newest value that was sent: it may be there or not."""
+        """The newest value that was sent, which may not be stored."""
 
     def play(self, stop: threading.Event) -> None:
         while not stop.is_set():

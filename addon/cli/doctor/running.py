@@ -24,7 +24,7 @@ _LARGEST_CHECKED = 256 * 1024 * 1024
 
 
 def version_at(url: str) -> str:
-    """The version of the proxy whose control API is at this URL; "" if none answers."""
+    """The version of the proxy with its control API at this URL; "" if none answers."""
     try:
         answer = httpx2.get(f"{url}/healthz/live", timeout=3, trust_env=False)
         return str(answer.json()["version"])

@@ -30,5 +30,5 @@ _EXAMPLE = {"name": "graft_max_rounds", "value": "5", "source": "/home/me/.confi
     responses=answers({"items": [_EXAMPLE]}, SettingList),
 )
 async def list_settings(api: ApiDep) -> Response:
-    """Every option, in the order of its documentation. Sessions may have settings of their own."""
+    """Every option, in the order of its documentation. Sessions may have different settings."""
     return reply({"items": list(api.setting_rows())})

@@ -55,5 +55,5 @@ async def ready(api: ApiDep) -> Response:
 )
 @needs("read")
 async def show_metrics(api: ApiDep) -> Response:
-    """Those of this process since its start."""
+    """The metrics of this process since its start."""
     return Response(api.metrics.render(), headers={"content-type": metrics.CONTENT_TYPE})

@@ -47,7 +47,7 @@ class RoundTime(BaseModel):
 
 
 class RequestRecord(BaseModel):
-    """What the log's line about the request tells."""
+    """The fields of the request's line in the log."""
 
     request_id: str
     turn_id: str = Field(description="The client's turn, if the model called tools. Empty: it did not.")
@@ -161,7 +161,7 @@ class SideQuery(RequestQuery):
 
 
 class Replayed(BaseModel):
-    """What would go upstream if the client sent the request now."""
+    """The request that would go upstream if the client sent it now."""
 
     request_id: str
     changed: bool

@@ -26,7 +26,7 @@ router = routes_of("sessions")
 )
 @needs("read")
 async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Response:
-    """Sessions with a policy or a toolset of their own."""
+    """Sessions that have a policy or a toolset."""
     settings, rows = api.settings, api.setting_rows()
     page = await render_page(api.store.sessions, query, lambda found: SessionView.of(found.name, found, settings, rows))
     return page.response()
@@ -35,7 +35,7 @@ async def list_sessions(api: ApiDep, query: Annotated[PageQuery, Query()]) -> Re
 @router.get("/v1/sessions/{session}", summary="Show a session", responses=answers(views.SESSION, SessionView))
 @needs("read")
 async def show_session(api: ApiDep, session: OwnSession) -> Response:
-    """A session without a policy of its own shows the proxy's options. The `ETag` identifies the session's version,
+    """A session without a policy shows the proxy's options. The `ETag` identifies the session's version,
     including its tools."""
     record, version, _ = await api.store.snapshot(session)
     return with_etag(reply(SessionView.of(session, record, api.settings, api.setting_rows())), api, version)
@@ -52,7 +52,7 @@ class CallCounts(BaseModel):
 
 
 class UsageView(BaseModel):
-    """What the session's requests that have ended have used."""
+    """The usage of the session's ended requests."""
 
     session: str
     since: float = Field(description="Unix time from which on everything is counted, as a rule the proxy's start.")
