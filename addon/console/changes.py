@@ -104,7 +104,6 @@ class _ProxyTools:
         self._found = self._look()
 
     async def change(self) -> None:
-        """Wait for a change."""
         before = self._found
         while True:
             self._found = self._look()

@@ -35,8 +35,6 @@ class Fetch[T](Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RenderedPage:
-    """A page as JSON."""
-
     items: list[bytes]
     next_cursor: str | None
 

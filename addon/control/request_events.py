@@ -45,7 +45,6 @@ class RequestEvents:
         return self._look()
 
     async def next(self) -> list[RequestEvent]:
-        """The next batch."""
         while True:
             await self._pause()
             if not self._running:

@@ -293,7 +293,6 @@ class BackgroundResponses:
 
 
 def failed(response: Document, message: str) -> Document:
-    """The response, failed."""
     return {**response, "status": "failed", "error": {"code": "server_error", "message": message}}
 
 

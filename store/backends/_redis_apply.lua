@@ -1,14 +1,13 @@
--- Applies the writes of a transaction, if everything that they were computed from is still the same.
+-- Applies the writes of a transaction, if the values from which they were computed have not changed.
 --
--- KEYS[1]: the counter of numbers. All others are named by their position.
+-- KEYS[1]: the counter of numbers. The other keys are referred to by their positions.
 -- ARGV: the deadline, by the server's clock in microseconds, 1 if the server's replication id is wanted, then two lists,
 --   each after its length, of rows, each after its length:
 --   conditions: kind, key, field, expected ("" means absent)
 --   operations: name, key, arguments; a command of the server or one of `special` below
--- Returns the server's time in microseconds, 1, the replication id, which is another as soon as another server is the
--- primary, the number of the notice, and the ledger's revision before and after (0: none); or the time, 0, the
--- replication id, and position and current value of each condition that does not hold; or, past the deadline, the time
--- alone.
+-- Returns the server's time in microseconds, 1, the replication id, which changes with the primary, the number of the
+-- notice, and the ledger's revision before and after (0: none); or the time, 0, the replication id, and position and
+-- current value of each condition that does not hold; or, past the deadline, only the time.
 
 local position = 3
 -- Calls a function with the number and the values of each row of the next list.
@@ -61,16 +60,16 @@ if #conflicts > 3 then
   conflicts[3] = primary()
   return conflicts
 end
-if now > tonumber(ARGV[1]) then -- after the conflicts, which tell that an earlier try of the same write was applied
+if now > tonumber(ARGV[1]) then -- after the conflicts, which show whether an earlier try was applied
   return {digits(now)}
 end
 
 local number = math.max(now, tonumber(redis.call('GET', KEYS[1]) or '0') + 1)
-local last = number -- the highest number that was used
+local last = number -- the highest used number
 local events, before, after = 0, 0, 0
 local notice = number
 
-local longest, notes = {}, {} -- of each stream: its entries at most, and where the last dropped one is noted
+local longest, notes = {}, {} -- by stream: its most entries, and the key that notes the last dropped one
 local function add(stream, id, most, hash, ...)
   redis.call('XADD', stream, digits(id), ...)
   longest[stream], notes[stream] = most, hash
@@ -92,12 +91,12 @@ function special.PLACE(zset, offset, member) -- after all earlier members
   last = math.max(last, number + offset)
   redis.call('ZADD', zset, 'NX', digits(number + offset), member)
 end
-function special.DATE(zset, places, member, date, near) -- by how much the date may differ from the member's place
+function special.DATE(zset, places, member, date, near) -- near: the most that a date may differ from the member's place
   if math.abs(redis.call('ZSCORE', key(places), member) / 1e6 - date) > tonumber(near) then
     redis.call('ZADD', zset, date, member)
   end
 end
-function special.INDEX(zset, command, places, member, ...) -- adds or removes an entry for each of the prefixes
+function special.INDEX(zset, command, places, member, ...) -- adds or removes an entry for each prefix
   local place = redis.call('ZSCORE', key(places), member)
   for _, start in ipairs(place and {...} or {}) do
     local entry = start .. string.format('%016.0f', place) .. member
@@ -108,7 +107,7 @@ function special.INDEX(zset, command, places, member, ...) -- adds or removes an
     end
   end
 end
-function special.NOTE(hash, field, time, chain) -- no chain if the key has been noted with another one
+function special.NOTE(hash, field, time, chain) -- no chain if the key was noted with another one
   local known = redis.call('HGET', hash, field)
   if known and string.sub(known, #time + 1) ~= chain then
     chain = ''
@@ -117,7 +116,7 @@ function special.NOTE(hash, field, time, chain) -- no chain if the key has been 
 end
 function special.REVISE(ledger, turns, writes, most, seconds, write) -- '' if the write's turns and keys are unknown
   before = tonumber(redis.call('HGET', ledger, 'revision')) or 0
-  if redis.call('EXISTS', key(turns)) == 0 then -- such a ledger has no revision
+  if redis.call('EXISTS', key(turns)) == 0 then -- without turns, a ledger has no revision
     redis.call('HDEL', ledger, 'revision')
     return
   end

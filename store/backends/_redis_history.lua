@@ -1,7 +1,7 @@
 -- Reads the responses from one to the beginning of its thread.
 --
 -- KEYS: the nodes, the responses, the documents. ARGV: the response's id.
--- Returns the values of the responses, the last one first, and the value of the last one's document.
+-- Returns the values of the responses, the last one first, and the value of the last response's document.
 
 local records = {}
 local id = ARGV[1]
@@ -14,7 +14,7 @@ while id ~= '' do
   records[#records + 1] = value
   local high, low = string.byte(node, 11, 12) -- of the first string, after the stamp and the number of strings
   if not low then
-    records[#records + 1] = '' -- damaged: the rest of the history is unknown, which must be noticed
+    records[#records + 1] = '' -- damaged: an empty value shows that the rest of the history is unknown
     break
   end
   id = string.sub(node, 13, 12 + high * 256 + low)

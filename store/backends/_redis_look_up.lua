@@ -27,7 +27,7 @@ local function values_of(hash, fields)
   return found
 end
 
--- How the entries of a key in the index begin; `prefix` in _redis_values.py.
+-- The beginning of a key's entries in the index; see `prefix` in _redis_values.py.
 local function start_of(key)
   return string.char(math.floor(#key / 256), #key % 256) .. key .. '\0\1'
 end
@@ -70,7 +70,7 @@ for index, value in ipairs(values_of(KEYS[4], keys)) do
   end
 end
 
--- The string at this place in a value, and the place behind it. Of a damaged value: '' and no farther.
+-- The string at this place in a value, and the place after it. In a damaged value the string is ''.
 local function string_at(value, at)
   local high, low = string.byte(value, at, at + 1)
   local size = low and high * 256 + low or 0

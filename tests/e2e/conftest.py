@@ -92,7 +92,6 @@ def proxy(shared: Proxy) -> Iterator[Proxy]:
 
 @pytest.fixture
 def looper(shared_looper: Proxy) -> Iterator[Proxy]:
-    """The shared proxy with tools."""
     yield from _unhurt(shared_looper)
 
 

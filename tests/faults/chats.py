@@ -252,7 +252,7 @@ def in_dialect(dialect: Dialect, status: int, body: bytes) -> Answered:
 
 
 class CompletionsByHand(CompletionsStream):
-    """With placeholders."""
+    """A chat of an OpenAI client, with placeholders."""
 
     steps = 1
 

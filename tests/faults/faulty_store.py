@@ -80,7 +80,7 @@ class FaultyStore:
         self.called, self.raised, self.failed = [], [], []
 
     def fail(self, fault: Fault, number: int) -> None:
-        """Fail at the call of this number."""
+        """Fail at the call with this number."""
         self._fault, self._number = fault, number
 
     def recover(self) -> None:
