@@ -314,7 +314,8 @@ class Store(Calls, Responses):
         matches: int = MATCHES,
     ) -> LedgerMatches:
         """Look up the turns with one of these ids or keys, at most `matches` for each key, with their calls, and the
-        keys of turns without calls. Of `known`, which is cheaper: the keys that any turn with calls has."""
+        keys of turns without calls. `known`: keys that are only checked for whether any turn with calls has them, which
+        is cheaper."""
 
     @abc.abstractmethod
     async def bind(

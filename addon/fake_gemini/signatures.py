@@ -1,7 +1,7 @@
 """thoughtSignatures that can be verified by value, even by a later process: nothing is stored.
 
-A signature contains a nonce and an HMAC over the nonce and the signed content, which reveals a signature of another
-call or a changed one.
+A signature contains a nonce, and an HMAC over the nonce and the signed content, so a signature of another or a changed
+call is detected.
 """
 
 from __future__ import annotations

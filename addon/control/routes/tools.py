@@ -167,7 +167,7 @@ def _whole(api: ApiContext, caller: Access, stored: Session | None, toolset: Too
 
 
 def _check_worker(stored: Toolset | None, after: Toolset, shared: Sequence[Document]) -> None:
-    """Raises Problem (403) if other tools than workers' would change: a worker's token may set only those. `shared`:
+    """Raises Problem (403) if tools other than workers' would change: a worker's token may set only those. `shared`:
     the proxy's own tools."""
     before = stored or Toolset()
 
