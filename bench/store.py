@@ -1,7 +1,7 @@
 """How long the store blocks the event loop: SQLite, at the rate of a busy proxy.
 
 Runs in this process. Each second `RATE` model turns with a call are saved, their calls are answered, and each is looked
-up with a history of twenty turns. A stall is one call of the store, which never suspends, so nothing else runs.
+up with a history of twenty turns. A stall is one call of the store: nothing else runs meanwhile.
 """
 
 import asyncio

@@ -53,6 +53,8 @@ class LateWrites:
     def remember(self, key: str, write: Write, size: int = 0) -> None:
         """Remember a write for `repeat`. The store has just made it, or its server does not know the call; making it
         twice does no harm. `size`: bytes that it holds, at most `MOST_BYTES`. Replaces an earlier one with this key."""
+        if self._store.traffic is None:
+            return  # only a server can lose what it has taken
         self.forget(key)
         now = self._clock()
         self._remembered[key] = _Remembered(write, size, now)

@@ -4,6 +4,7 @@ runs and with which state it is stored.
 Without a loop the client's own round is the only one, and no call runs.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
@@ -54,14 +55,15 @@ class Rounds:
         self._exchange = exchange
         self._owners = owners
         self._loop_id = loop_id
-        self._request = None if body is None else LoopRequest(exchange, body)
-        self._loop = None if body is None else self._begun_loop()
         self._generation = generation(exchange.model)
         self.has_one_candidate = _candidate_count(exchange.request) == 1
-        may_run = exchange.config.loops and exchange.plan.grafts
+        config = exchange.config
+        may_run = config.loops and any(owners.can_run(config, name) for name in exchange.plan.names)
         self.runs_calls = body is not None and self.has_one_candidate and may_run
         if exchange.resumes is not None and exchange.resumes.has_calls:  # of others, so the answer ends without a loop
             self.runs_calls = False
+        self._request = None if body is None else LoopRequest(exchange, body)
+        self._loop = None if body is None else self._begun_loop()
         self._token = None if self._request is None else self._request.token  # of the first request alone
         self._piece: str | None = None  # the token of a request for the rest of an answer
         self._pieces = 0
@@ -70,6 +72,8 @@ class Rounds:
         self._repeated: set[str] = set()  # ids of calls of the broken-off answer
 
     def _begun_loop(self, added: Sequence[Document] = (), rounds: int = 0, mode: str | None = None) -> ToolLoop:
+        if not self.runs_calls:  # its only further requests are for the rest of an answer
+            return ToolLoop(sys.maxsize, None, added, rounds, mode)
         config = self._exchange.config
         return ToolLoop(config.max_rounds, config.max_tool_calls, added, rounds, mode)
 
@@ -85,7 +89,7 @@ class Rounds:
     @property
     def is_last(self) -> bool:
         """Whether the current request is the last that the loop may send, after others."""
-        return 1 < self.number == self._exchange.config.max_rounds
+        return self.runs_calls and 1 < self.number == self._exchange.config.max_rounds
 
     # --- the next request -------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.session_configs import session_config_of
-from addon.hooks.streams import comes_whole, is_stream, pass_whole, receive_whole, send_instead
+from addon.hooks.streams import WholeAnswers, comes_whole, is_stream, pass_whole, receive_whole, send_instead
 from addon.hooks.unknown_sessions import UnknownSessions
 from addon.kept_requests import Bodies
 from addon.surfaces import Operation
@@ -283,6 +283,9 @@ class Grafting:
         except StoreUnavailable as error:
             outcome = runtime.grafter.failure_outcome(grafted.route.target, b"", error)
             visible = outcome if isinstance(outcome, Reply) else body
+        except Exception as error:  # the answer may hold a call
+            flow.response = failed(grafted.route.target, str(runtime.grafter.failed(error)))
+            return
         if isinstance(visible, Reply):
             flow.response = response_of(visible)
         elif visible != body:
@@ -290,6 +293,9 @@ class Grafting:
                 bodies.received = bytearray(body)
             set_body(response, visible)
         pass_whole(flow)
+
+    def running(self) -> None:
+        WholeAnswers.install()
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._requests.pop(flow)

@@ -1,6 +1,7 @@
 """The parts that the hooks share, created once the options are known: settings, store, grafter, metrics, control API.
 
-Every possible start failure happens here, before the proxy serves anyone.
+Most failures of a start happen here. The rest, such as a store that cannot be opened, happen in `serve`; until that has
+succeeded, requests wait.
 """
 
 import asyncio

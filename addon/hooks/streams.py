@@ -7,6 +7,7 @@ from typing import Any
 from mitmproxy import ctx, flowfilter, http
 
 from addon.core.framing.replies import is_answer
+from addon.hooks.flow_state import FlowState
 from addon.hooks.headers import names, put, value
 from addon.settings import Settings
 
@@ -35,10 +36,31 @@ class WholeResponse(http.Response):
         self.stage = wanted if callable(wanted) else None
 
 
+_whole = FlowState[bool]("whole")
+
+
 def receive_whole(flow: http.HTTPFlow) -> None:
     """Do not stream an answer, whatever scripts want. The hook `response` must call `pass_whole`."""
     assert flow.response is not None
+    _whole[flow] = True
     flow.response = WholeResponse(flow.response)
+
+
+class WholeAnswers:
+    """Runs behind all scripts: where one has put another response in place of a `WholeResponse`, that comes whole
+    too."""
+
+    name = "toolgraft-whole-answers"
+
+    @classmethod
+    def install(cls) -> None:
+        """Append it to mitmproxy's addons, unless an earlier load of the script has."""
+        if ctx.master.addons.get(cls.name) is None:
+            ctx.master.addons.add(cls())
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        if flow in _whole and flow.response is not None and not isinstance(flow.response, WholeResponse):
+            receive_whole(flow)
 
 
 def pass_whole(flow: http.HTTPFlow) -> None:

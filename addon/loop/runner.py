@@ -345,6 +345,8 @@ class Runner:
                 continue
             async for out in self._perform(output):
                 yield out
+            if machine.is_over:  # with an error: the rest of the upstream's answer is for nobody
+                return
         async for out in self._perform(machine.finish(is_certain=not answer.ends_with_connection)):
             yield out
         if not (isinstance(self._next, Send) and self._next.goes_on):

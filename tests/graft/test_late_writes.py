@@ -7,6 +7,7 @@ import pytest
 from addon.graft import late_writes
 from addon.graft.late_writes import MOST_BYTES, LateWrites
 from store.backends.memory import MemoryStore
+from store.traffic import Traffic
 
 
 class Writes:
@@ -36,7 +37,15 @@ class Writes:
 
 @pytest.fixture
 def writes() -> Writes:
-    return Writes(MemoryStore())
+    store = MemoryStore()
+    store.traffic = Traffic()  # as if it had a server
+    return Writes(store)
+
+
+async def test_a_store_without_a_server_has_what_it_took() -> None:
+    writes = Writes(MemoryStore())
+    writes.remember("a")
+    assert await writes.repeated() == []
 
 
 async def test_writes_are_made_once_more_in_their_order_and_as_often_as_it_takes(writes: Writes) -> None:
