@@ -37,9 +37,9 @@ older_mitmproxy() {
 bounded() { "$venv/bin/python" -I scripts/bounded.py "$@"; }
 
 if [ "${1-}" = --long ]; then
-    step bounded 600 python -m tests.simulation --chats 300
+    step bounded 600 python -m tests.simulation --chats 200
     # Always the same seed, and on a fast machine no further: no change fails by a chance that has nothing to do with it.
-    step bounded 600 python -m tests.fuzz --seconds 30 --seed 1 --max-tries 20000
+    step bounded 600 python -m tests.fuzz --seconds 20 --seed 1 --max-tries 20000
     step bounded 900 python -m pytest -m hypothesis --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
     step bounded 1200 python -m pytest tests/store tests/faults -k redis
@@ -50,10 +50,10 @@ if [ "${1-}" = --long ]; then
         step bounded 1200 python -m pytest tests/hooks
     )
     step bounded 1800 python -m pytest -m long
-    step bounded 400 python -m tests.soak --seconds 60 --quiet
-    step bounded 1200 python -m tests.crash --kills 40 --quiet
-    step bounded 800 python -m tests.crash --kills 15 --power --quiet
-    step bounded 800 python -m tests.crash --kills 15 --store redis --quiet
+    step bounded 400 python -m tests.soak --seconds 30 --quiet
+    step bounded 1200 python -m tests.crash --kills 20 --quiet
+    step bounded 800 python -m tests.crash --kills 10 --power --quiet
+    step bounded 800 python -m tests.crash --kills 10 --store redis --quiet
     exit
 fi
 checks() {
