@@ -152,6 +152,8 @@ class Runtime:
         self.has_gemini_key = bool(key_of(environ))
         self.control: ControlApp | None = None
         self._server: ControlServer | None = None
+        self.has_store = False
+        """Whether the store was opened."""
         self._holds_lease = True
         """Whether the last renewal of this proxy's lease succeeded."""
         self._upkeep: list[asyncio.Task[None]] = []
@@ -251,6 +253,7 @@ class Runtime:
         if not self._holds_folder:
             self._resources.callback(lock_folder(self.settings.state).release)
         await self.store.open()
+        self.has_store = True
         self._predecessor = take_place(self.settings.state, self.proxy_id)
         await self._renew_lease()
         await apply_sessions(self.store, self._sessions)
@@ -348,11 +351,12 @@ class Runtime:
             await _closed("control API", self._server.stop())
         for name, part in (("Live", self.lives.close), ("loops", self.loops.stop), ("tools", self.executors.close)):
             await _closed(name, part())
-        try:
-            await self.store.drop(self.proxy_id)
-            leave_place(self.settings.state)
-        except StoreError as error:
-            logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
+        if self.has_store:
+            try:
+                await self.store.drop(self.proxy_id)
+                leave_place(self.settings.state)
+            except StoreError as error:
+                logger.warning("the calls of this proxy stay as they are until it is started again: %s", error)
         await self.store.close()
         self._resources.close()
 

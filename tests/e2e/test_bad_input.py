@@ -181,14 +181,15 @@ def test_a_database_that_cannot_be_used_is_named_and_left_alone(spoil: Any, tmp_
     path.parent.mkdir()
     message = spoil(path)
     before = path.read_bytes()
-    refused = Refused(tmp_path)
+    refused = RefusedLate(tmp_path)
     assert f"store {path}: {message}" in refused.log
+    assert "not open" not in refused.log
     assert path.read_bytes() == before
     assert not path.with_name("toolgraft.db-wal").exists()
 
 
 def test_two_proxies_do_not_share_a_database(proxy: Proxy, tmp_path: Path) -> None:
-    refused = Refused(tmp_path, store=f"sqlite:///{proxy.state / 'toolgraft.db'}")
+    refused = RefusedLate(tmp_path, store=f"sqlite:///{proxy.state / 'toolgraft.db'}")
     assert f"store {proxy.state / 'toolgraft.db'}: another toolgraft uses it" in refused.log
 
 

@@ -52,6 +52,7 @@ class Hooks:
             _at_once(runtime.store.open())
             vars(runtime.store)["open"] = _nothing  # if the proxy begins to run
             _at_once(runtime.store.hold(runtime.proxy_id, 60.0))
+            runtime.has_store = True
             runtime.ready.set()
 
     def set(self, **options: Any) -> None:
