@@ -248,7 +248,7 @@ async def test_a_write_with_very_many_turns_leaves_no_entry(stores: Stores) -> N
     one, two, _ = stores
     first, *_ = await begun(stores)
     await one.hold("dead", 60)
-    names = [f"turn_{number:016x}" for number in range(3000)]
+    names = [f"turn_{number:016x}" for number in range(1500)]
     for name in names:
         call = {"status": Status.RUNNING, "owner": "loop", "proxy_id": "dead", "created_at": one.times().wall}
         await save(one, name, call=call, created_at=one.times().wall)
