@@ -58,7 +58,11 @@ class Rounds:
         self._generation = generation(exchange.model)
         self.has_one_candidate = _candidate_count(exchange.request) == 1
         config = exchange.config
-        may_run = config.loops and any(owners.can_run(config, name) for name in exchange.plan.names)
+        # Gemini's own clients get what a whole answer would hold: without a tool to run, no loop. Front doors and other
+        # formats tell the model of a wrong call in any case.
+        at_door = exchange.incoming is not None and exchange.incoming.at_door
+        has_tool = any(owners.can_run(config, name) for name in exchange.plan.names)
+        may_run = config.loops and exchange.plan.grafts and (has_tool or at_door or not exchange.wire.native)
         self.runs_calls = body is not None and self.has_one_candidate and may_run
         if exchange.resumes is not None and exchange.resumes.has_calls:  # of others, so the answer ends without a loop
             self.runs_calls = False

@@ -17,6 +17,7 @@ from addon.graft import late_writes
 from addon.web.access import ANYONE
 from store.backends.memory import MemoryStore
 from store.base import NotDurable, StoreUnavailable, TakeOverUnknown
+from store.traffic import Traffic
 from tests.gateway.conftest import MODEL, URL, House
 from tests.loop.conftest import call, says
 
@@ -529,6 +530,10 @@ async def test_an_answer_whose_taking_was_not_confirmed_is_given_back(
 
 class Server(MemoryStore):
     """A store that has a server, which may lose the latest writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.traffic = Traffic()
 
     def lose_marks(self) -> None:
         assert self._db
