@@ -71,8 +71,11 @@ async def test_the_only_round_may_call_tools_that_the_proxy_does_not_run(
     tmp_path: Path, delivery: str, path: str
 ) -> None:
     upstream = Upstream(document(CALL))
-    options = {"delivery": delivery, "max_rounds": "1"}
-    async with serving(upstream) as url, Proxied(tmp_path, url, **options) as proxied, proxied.client() as client:
+    async with (
+        serving(upstream) as url,
+        Proxied(tmp_path, url, delivery=delivery, max_rounds="1") as proxied,
+        proxied.client() as client,
+    ):
         await proxied.tools("get_weather")
         await client.post(proxied.reverse + path, json=ASKED)
     (asked,) = upstream.asked
