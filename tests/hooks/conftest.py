@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,3 +32,9 @@ async def hooks(make: Callable[..., Hooks]) -> Hooks:
     hooks = make()
     await hooks.tools("get_weather")
     return hooks
+
+
+@pytest.fixture(autouse=True)
+def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run side by side do not share the user's own."""
+    monkeypatch.setenv("TOOLGRAFT_HOME", str(tmp_path / "toolgraft-home"))
