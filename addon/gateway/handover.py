@@ -97,7 +97,7 @@ class Handover:
             await runner.settle_handover()
         self.runners.clear()
 
-    def begin_anew(self) -> None:
+    def begin_over(self) -> None:
         """Note that an attempt failed before anything of its answer was sent, and that another follows."""
         self._is_settled = False
         self.runners.clear()

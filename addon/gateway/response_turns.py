@@ -176,7 +176,7 @@ class ResponseTurns:
             gone = contents[: len(contents) - len(shorter)]
             del turn_ids[: sum(content.get("role") == "model" for content in gone)]
             contents = shorter
-            turn.handover.begin_anew()
+            turn.handover.begin_over()
 
     async def _turn(
         self, conversation: Conversation, parsed: ResponsesRequest, handover: Handover, local: LocalHistory | None

@@ -82,18 +82,18 @@ class Journal:
         self._resumed = list(resumption.visible)
         self.current_visible = list(resumption.visible)
         calls: list[tuple[CapturedCall, InitialState]] = []
-        for call, anew in resumption.calls:
-            initial_state = self._initial_state(call) if anew else InitialState(begins=True, repeats=call.call_id)
+        for call, runs_twice in resumption.calls:
+            initial_state = self._initial_state(call) if runs_twice else InitialState(begins=True, repeats=call.call_id)
             self._initial_states[call.call_id] = initial_state
             calls.append((call, initial_state))
         return calls
 
-    def progress(self, anew: Sequence[CapturedCall] = ()) -> Save:
-        """Record that all rounds so far are complete, for a retry to continue after them. `anew`: their unstored
+    def progress(self, unsaved: Sequence[CapturedCall] = ()) -> Save:
+        """Record that all rounds so far are complete, for a retry to continue after them. `unsaved`: their unstored
         calls."""
         turn = self._turn(self._turn_id, self.visible, self.steps)
         numbers = {slot.call_id: number for number, step in enumerate(self.steps) for slot in step.slots}
-        calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in anew]
+        calls = [self._call(self._turn_id, call, numbers[call.call_id]) for call in unsaved]
         return Save(turn, calls, [], last=False)
 
     def begin_answer(self, candidates: Sequence[Candidate]) -> None:

@@ -109,8 +109,8 @@ class AnswerMachine:
             return self._send(rounds.first())
         self._joined.resume(resumption.usage, resumption.meta)
         self._wire.resume(resumption.rounds, resumption.visible)
-        anew = [call for call, initial_state in calls if initial_state.repeats != call.call_id]
-        effects: list[Effect] = [journal.progress(anew)] if anew else []
+        unsaved = [call for call, initial_state in calls if initial_state.repeats != call.call_id]
+        effects: list[Effect] = [journal.progress(unsaved)] if unsaved else []
         effects += self._writer.resume(self.exchange.target.framing, resumption.visible)
         self._become(State.CALLING)
         return [*effects, Start(tuple(calls)), Wait(tuple(call for call, _ in calls))]
@@ -225,7 +225,7 @@ class AnswerMachine:
             markers=self._markers,
             rounds=rounds,
             new_turn_id=self._turn_ids,
-            before=before.resumed(anew=not self._is_later_round) if before is not None else None,
+            before=before.resumed(by_client=not self._is_later_round) if before is not None else None,
             limits=Limits(self._calls_left(), self._settings.max_args),
             max_event=self._settings.max_event,
         )

@@ -18,10 +18,10 @@ from store.models import Call, Progress, Slot, Status, Step, Turn
 
 
 class Resumed(NamedTuple):
-    """A call of a complete step. `anew`: it runs again, under this id."""
+    """A call of a complete step. `runs_twice`: it runs again, under this id."""
 
     call: CapturedCall
-    anew: bool
+    runs_twice: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str],
             assert slot.call_id is not None
             call = known[slot.call_id]
             complete.add(call.call_id)
-            anew = _runs_anew(call, may_run_twice)
-            captured = _captured(call, new_call_id() if anew else call.call_id)
-            resumed.append(Resumed(captured, anew))
+            runs_twice = _runs_twice(call, may_run_twice)
+            captured = _captured(call, new_call_id() if runs_twice else call.call_id)
+            resumed.append(Resumed(captured, runs_twice))
             slots.append(slot.model_copy(update={"call_id": captured.call_id}))
         steps.append(step.model_copy(update={"slots": slots}))
     usage = [*turn.usage[: progress.rounds]]
@@ -75,7 +75,7 @@ def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str],
         (*usage, *({} for _ in range(progress.rounds - len(usage)))),
         progress.meta,
         tuple(resumed),
-        tuple(call for call in calls if call.call_id not in complete and not _runs_anew(call, may_run_twice)),
+        tuple(call for call in calls if call.call_id not in complete and not _runs_twice(call, may_run_twice)),
     )
 
 
@@ -94,7 +94,7 @@ def has_begun(call: Call) -> bool:
     return call.loop_id is not None or call.worker is not None
 
 
-def _runs_anew(call: Call, may_run_twice: Callable[[str], bool]) -> bool:
+def _runs_twice(call: Call, may_run_twice: Callable[[str], bool]) -> bool:
     return call.status is Status.EXPIRED and (not has_begun(call) or may_run_twice(call.name))
 
 

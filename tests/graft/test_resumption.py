@@ -37,7 +37,7 @@ def test_complete_rounds_are_kept_and_the_rest_is_left_out() -> None:
     assert [step.slots[0].call_id for step in found.steps] == ["call_one"]
     assert (found.visible, found.rounds, found.meta) == (({"text": "a"},), 2, {"responseId": "r"})
     assert found.usage == ({"n": 1}, {}), "one for each round"
-    assert [(one.call.call_id, one.call.gemini_id, one.anew) for one in found.calls] == [("call_one", "g", False)]
+    assert [(one.call.call_id, one.call.gemini_id, one.runs_twice) for one in found.calls] == [("call_one", "g", False)]
     assert found.left == (other,)
 
 
@@ -75,7 +75,7 @@ def test_a_tool_that_changes_its_arguments_does_not_change_the_record() -> None:
 def test_a_call_runs_anew_if_it_has_not_begun_or_may_run_twice(known: Call, anew: bool) -> None:
     found = left_by(complete(1), known)
     (one,) = found.calls
-    assert one.anew is anew
+    assert one.runs_twice is anew
     assert (one.call.call_id == known.call_id) is not anew
     assert found.steps[0].slots[0].call_id == one.call.call_id
     assert left_by(None, known).left == (() if anew else (known,))

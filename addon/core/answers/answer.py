@@ -131,11 +131,11 @@ class Candidate:
         if self._current is not self._visible:
             self._current.add(part)
 
-    def resume(self, *, anew: bool) -> None:
-        """Prepare for the rest of the answer. `anew`: the client requested the rest with another request."""
+    def resume(self, *, by_client: bool) -> None:
+        """Prepare for the rest of the answer. `by_client`: the client requested the rest with another request."""
         self.ended = self.paused = self.resumed_by_proxy = self.answered_by_proxy = False
         self.finish = None
-        if anew:
+        if by_client:
             self._current = Parts()
 
 
@@ -176,13 +176,13 @@ class AnswerRewriter:
         self._carried: Document = {}
         self._meta: Document = {}
 
-    def resumed(self, *, anew: bool = True) -> "AnswerRewriter":
-        """A copy that continues where this one paused: the rest may be requested more than once. `anew`: the client
-        requested the rest with another request."""
+    def resumed(self, *, by_client: bool = True) -> "AnswerRewriter":
+        """A copy that continues where this one paused: the rest may be requested more than once. `by_client`: the
+        client requested the rest with another request."""
         resumed = copy.copy(self)
         resumed.candidates = copy.deepcopy(self.candidates)
         for state in resumed.candidates.values():
-            state.resume(anew=anew)
+            state.resume(by_client=by_client)
         resumed.continuation_token = None
         resumed._carried, resumed._meta = {}, {}
         return resumed
