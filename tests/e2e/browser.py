@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.e2e.chats import installed
 from tests.e2e.proxies import Proxy
@@ -44,3 +44,9 @@ def sign_in(page: Page, proxy: Proxy) -> None:
     """Open the console by a single-use link."""
     page.goto(proxy.control.url + proxy.control.ask("POST", "/console/links", json={})["path"])
     expect(page.get_by_role("button", name="Sign out")).to_be_visible()  # the page itself is there before
+
+
+def follow(link: Locator) -> None:
+    """Click a link, and wait until the new page has loaded: before that, htmx ignores clicks."""
+    with link.page.expect_navigation():
+        link.click()

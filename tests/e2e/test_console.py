@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e import chats
-from tests.e2e.browser import running_chromium, sign_in, violations
+from tests.e2e.browser import follow, running_chromium, sign_in, violations
 from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.upstreams import Gemini
@@ -93,7 +93,7 @@ def test_a_call_appears_is_approved_and_answered_while_google_genai_waits(
         (call,) = watched.calls(status="pending")
         assert call["approval"] == "approved"
         page.goto(f"{proxy.control.url}/console/calls?session={watched.name}")
-        page.get_by_role("link", name="get_weather").click()
+        follow(page.get_by_role("link", name="get_weather"))
         page.get_by_label("Result, as JSON").fill("{not json")
         page.get_by_role("button", name="Send the result").click()
         expect(page.get_by_role("alert")).to_contain_text("This is not JSON")

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e import chats
-from tests.e2e.browser import running_chromium, sign_in, violations
+from tests.e2e.browser import follow, running_chromium, sign_in, violations
 from tests.e2e.processes import until
 from tests.e2e.proxies import MODEL_PATH, Proxy, Session, ask, new_session, user
 from tests.e2e.upstreams import Gemini
@@ -55,7 +55,7 @@ def page(context: BrowserContext, proxy: Proxy) -> Iterator[Page]:
 
 def wait_for_client(page: Page, proxy: Proxy, session: Session, name: str) -> None:
     page.goto(f"{proxy.control.url}/console/connect?session={session.name}")
-    page.get_by_role("link", name=f"Wait for its first request of {name}", exact=True).click()
+    follow(page.get_by_role("link", name=f"Wait for its first request of {name}", exact=True))
     expect(page.get_by_role("article")).to_have_count(1)
     expect(page.get_by_role("status").filter(has_text="waiting")).to_contain_text(f"request of {name} in session")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import running_chromium, sign_in, violations
+from tests.e2e.browser import follow, running_chromium, sign_in, violations
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.upstreams import Gemini
 
@@ -78,7 +78,7 @@ def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
     assert labels == ["round 1", "lookup waits", "lookup", "round 2"], "it waited for the approval"
     assert violations(page) == []
     look_at(page, tmp_path, "live")
-    card.get_by_role("heading").get_by_role("link").click()
+    follow(card.get_by_role("heading").get_by_role("link"))
     expect(page.get_by_role("heading", name="A request")).to_be_visible()
     expect(page.locator(".diff .put-in").filter(has_text="functionDeclarations")).to_be_visible()
     page.get_by_role("button", name="Replay through today").click()
@@ -91,14 +91,14 @@ def test_a_loop_appears_while_it_runs_and_its_rounds_when_it_ends(
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()").startswith("curl -X POST ")
     look_at(page, tmp_path, "request")
-    page.get_by_role("link", name="turn_").click()
+    follow(page.get_by_role("link", name="turn_"))
     expect(page.get_by_role("heading", name="A turn")).to_be_visible()
     expect(page.get_by_role("link", name="Its request")).to_be_visible()
     look_at(page, tmp_path, "turn")
     page.goto(f"{proxy.control.url}/console/live")
-    card.get_by_role("link", name="lookup").first.click()
+    follow(card.get_by_role("link", name="lookup").first)
     expect(page.get_by_label("Arguments")).to_contain_text("Oslo <img src=x onerror=alert(1)>")
-    page.get_by_role("link", name="turn_").click()
+    follow(page.get_by_role("link", name="turn_"))
     sides = page.get_by_role("region", name="What Gemini said and was told")
     expect(sides).to_contain_text("taken out: the client does not see this call")
     expect(sides.get_by_label("Result")).to_contain_text('"ok": true')

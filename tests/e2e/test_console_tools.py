@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.e2e.browser import sign_in, violations
+from tests.e2e.browser import follow, sign_in, violations
 from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, ask, new_session
 from tests.e2e.test_console import browser as browser
@@ -84,7 +84,7 @@ def test_a_tool_is_tried_with_a_form(looper: Proxy, context: BrowserContext) -> 
     expect(page.locator("article.card").filter(has_text="Delete something")).to_contain_text(
         "of local.py · needs approval"
     )
-    page.get_by_role("link", name="Try it weather", exact=True).click()
+    follow(page.get_by_role("link", name="Try it weather", exact=True))
     arguments = page.get_by_role("form", name="Arguments", exact=True)
     arguments.get_by_role("button", name="Run it").click()
     expect(page.get_by_role("alert")).to_contain_text("city: missing")
