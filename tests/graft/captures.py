@@ -51,7 +51,7 @@ def read(to: Target, data: bytes) -> list[Document]:
 
 
 class Stream(httpx2.AsyncBaseTransport, httpx2.AsyncByteStream):
-    """An upstream stream for the `Runner`, fed piece by piece. `status`: the client's."""
+    """An upstream stream for the `Runner`, fed piece by piece; further rounds are refused. `status`: the client's."""
 
     def __init__(
         self, grafter: Grafter, exchange: Exchange, content_type: str, *, ends_with_connection: bool = False
@@ -65,10 +65,14 @@ class Stream(httpx2.AsyncBaseTransport, httpx2.AsyncByteStream):
         self._headers = {"content-type": content_type} | ({} if ends_with_connection else {"content-length": "1"})
         self._chunks = asyncio.Queue[bytes | Exception | None]()
         self._is_read = asyncio.Event()
+        self._is_asked = False
         self._out = b""
         self._answering = asyncio.ensure_future(self._answer())
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._is_asked:
+            return httpx2.Response(400, stream=httpx2.ByteStream(b'{"error": {"code": 400, "message": "no more"}}'))
+        self._is_asked = True
         return httpx2.Response(200, headers=self._headers, stream=self)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
