@@ -16,21 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Route
 from typer.main import get_command
 
 from addon.cli.app import app
-from addon.control.app import create_app
-from addon.gateway.mount import gateway_routes
-from addon.gateway.upstream_factory import Caller
-from addon.graft.grafter import Grafter
 from addon.graft.machine_state import TABLE, State
-from addon.loop.executors import Executors
-from addon.loop.upstream import Upstream
-from addon.metrics import Metrics
 from addon.options import OPTIONS
-from addon.settings import Settings
-from store.factory import open_url
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -62,32 +52,6 @@ def command_rows() -> Iterator[tuple[str, ...]]:
     return rows(get_command(app), ())
 
 
-class NoWayOut:
-    """For doors that are only described."""
-
-    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
-        raise NotImplementedError
-
-
-def route_rows() -> Iterator[tuple[str, ...]]:
-    store = open_url("memory://", ttl=60)
-    settings, metrics = Settings(), Metrics()
-    doors = gateway_routes(
-        store=store,
-        grafter=lambda: Grafter(store, settings, metrics),
-        executors=Executors(store),
-        upstreams=NoWayOut(),
-        environ={},
-    )
-    control = create_app(store=store, settings=settings, token=None, metrics=metrics, version="0", extra_routes=doors)
-    routes = [route for route in control.fastapi.routes if isinstance(route, Route)]
-    for route in sorted(routes, key=lambda route: (route.path, *(route.methods or ()))):
-        if route.path.startswith("/docs/"):
-            continue  # the page's parts
-        (method,) = (route.methods or set()) - {"HEAD"}
-        yield f"`{method} {route.path}`", getattr(route, "summary", None) or "This API, described"
-
-
 def state_lines() -> Iterator[str]:
     """The table of the answer machine, but for what is possible in every state."""
     yield from ("```mermaid", "stateDiagram-v2", "    [*] --> new")
@@ -102,7 +66,6 @@ def state_lines() -> Iterator[str]:
 TABLES = {
     "options": ("options.md", ("option", "default", "what"), option_rows),
     "commands": ("commands.md", ("command", "what"), command_rows),
-    "routes": ("control-api.md", ("route", "what"), route_rows),
 }
 
 
