@@ -2,7 +2,7 @@
 
 from starlette.requests import HTTPConnection
 
-from addon.gateway.upstream_factory import Caller
+from addon.gateway.engine import Caller
 from addon.web.access import Access
 from addon.web.problems import Problem
 from store.models import SESSION_FORM, SESSION_NAME

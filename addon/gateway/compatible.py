@@ -18,12 +18,11 @@ from starlette.routing import BaseRoute
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.gateway.chat_signatures import SignatureKeeper, with_signatures
 from addon.gateway.conversations import Conversations
-from addon.gateway.engine import OWN_HEADERS, Engine, Sent, check_model
+from addon.gateway.engine import OWN_HEADERS, Caller, Engine, Sent, check_model
 from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected
-from addon.gateway.upstream_factory import Caller
 from addon.loop.runner import Head
 from addon.loop.upstream import Address
 from addon.settings import ModelAlias

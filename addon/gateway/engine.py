@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import httpx2
 import xxhash
@@ -19,7 +19,6 @@ from addon.core.model_names import MODEL_FORM, MODEL_NAME
 from addon.core.summaries import Summary
 from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
-from addon.gateway.upstream_factory import Caller, UpstreamFactory
 from addon.graft.capture import note_answer
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
@@ -31,6 +30,23 @@ from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.incoming import Incoming
 from addon.web.problems import Problem
+
+
+class Caller(NamedTuple):
+    """The session, the upstream API key, and if known the caller's host, port and User-Agent."""
+
+    session: str
+    key: str
+    address: tuple[str, int]
+    user_agent: str | None = None
+
+
+class UpstreamFactory(Protocol):
+    def upstream(self, caller: Caller, sent: bytes, *, streams: bool) -> Upstream:
+        """An upstream for one turn. `sent`: the request that starts the turn, as a Gemini client would send it.
+        `streams`: whether the answer is a stream."""
+        ...
+
 
 logger = logging.getLogger("toolgraft")
 

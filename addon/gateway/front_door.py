@@ -12,9 +12,8 @@ from addon.core.framing.documents import Document
 from addon.gateway.callers import KEY_HEADER, SESSION_HEADER, access_of, caller_of
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
-from addon.gateway.engine import Engine
+from addon.gateway.engine import Caller, Engine
 from addon.gateway.handover import Handover
-from addon.gateway.upstream_factory import Caller
 from addon.web.access import name_session
 from addon.web.context import ApiContext
 from addon.web.problems import parse, refused

@@ -13,12 +13,12 @@ from addon.core.framing.documents import Document, encode, get
 from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
 from addon.gateway.answers import AnswerCollector, calls_of, is_final, merge_documents, owed_answer
 from addon.gateway.conversations import Conversation, new_response_id
+from addon.gateway.engine import Caller
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, in_google_s_words
 from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.gemini_request import GeminiRequest, read
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
-from addon.gateway.upstream_factory import Caller
 from addon.web.context import ApiContext
 from addon.web.problems import Problem
 

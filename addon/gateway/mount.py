@@ -8,13 +8,12 @@ from addon.gateway.compatible import CompatibleRoutes
 from addon.gateway.conversation_routes import ConversationRoutes
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
-from addon.gateway.engine import Engine
+from addon.gateway.engine import Engine, UpstreamFactory
 from addon.gateway.failures import in_google_s_words, in_openai_s_words
 from addon.gateway.front_door import paths_of
 from addon.gateway.gemini import GeminiRoutes
 from addon.gateway.response_socket import socket_route
 from addon.gateway.responses import ResponsesRoutes
-from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.kept_requests import Bodies
 from addon.loop.executors import Executors

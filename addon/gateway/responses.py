@@ -15,7 +15,7 @@ from addon.gateway.background import KEEP_ALIVE, BackgroundResponses, Run
 from addon.gateway.callers import session_of
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
-from addon.gateway.engine import Engine
+from addon.gateway.engine import Caller, Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import LIST, DoorRoute, FrontDoor
 from addon.gateway.handover import Handover, HandoverResponse
@@ -24,7 +24,6 @@ from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import Events, ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
-from addon.gateway.upstream_factory import Caller
 from addon.web.context import ApiContext
 from addon.web.problems import Problem
 from store.base import UnknownResponse

@@ -16,7 +16,7 @@ from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
 from addon.exiting import exit_with_loop
-from addon.gateway.upstream_factory import UpstreamFactory
+from addon.gateway.engine import UpstreamFactory
 from addon.hooks import mitmproxy_check
 from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.deferred import check_misspelt, check_unprefixed, take_deferred

@@ -22,8 +22,8 @@ from addon.core.security.egress import PUBLIC_ONLY
 from addon.core.summaries import Summary
 from addon.descriptors import control_connections, raise_descriptor_limit
 from addon.gateway.downloads import Downloads
+from addon.gateway.engine import UpstreamFactory
 from addon.gateway.mount import gateway_routes, key_of
-from addon.gateway.upstream_factory import UpstreamFactory
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions

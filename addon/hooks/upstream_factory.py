@@ -7,14 +7,14 @@ from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.net import server_spec
 from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
 
-from addon.gateway.upstream_factory import Caller
+from addon.gateway.engine import Caller
 from addon.hooks.shadow_flows import LoopClient, Origin, ShadowFlows
 from addon.hooks.upstream_pool import UpstreamPool
 from addon.loop.upstream import Upstream
 
 
 class MitmUpstreamFactory:
-    """`addon.gateway.upstream_factory.UpstreamFactory` by means of mitmproxy."""
+    """`addon.gateway.engine.UpstreamFactory` by means of mitmproxy."""
 
     def __init__(self, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.shadow_flows = shadow_flows

@@ -7,8 +7,8 @@ import httpx2
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.sse import encode as sse_event
+from addon.gateway.engine import Caller
 from addon.gateway.mount import gateway_routes
-from addon.gateway.upstream_factory import Caller
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.tries import Tries

@@ -13,8 +13,8 @@ from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
 from addon.gateway.downloads import Download
+from addon.gateway.engine import Caller
 from addon.gateway.mount import gateway_routes
-from addon.gateway.upstream_factory import Caller
 from addon.loop.upstream import Outgoing, Upstream
 from store.backends.memory import MemoryStore
 from tests.loop.conftest import Proxy, Scripted, Watcher, until
