@@ -16,11 +16,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from addon.core.dialects.responses import ResponsesRequest
 from addon.core.dialects.responses.invalid import bad
 from addon.core.framing.documents import Document, encode
-from addon.gateway.callers import access_of, caller_of
 from addon.gateway.conversations import LocalHistory
 from addon.gateway.engine import Caller
 from addon.gateway.failures import openai_error
-from addon.gateway.front_door import FrontDoor
+from addon.gateway.front_door import FrontDoor, access_of, caller_of
 from addon.gateway.response_requests import RequestReader
 from addon.gateway.response_turns import ResponseTurns
 from addon.gateway.streaming import counted, ending_problem

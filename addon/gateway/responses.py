@@ -12,12 +12,11 @@ from starlette.routing import BaseRoute
 from addon.core.dialects.responses import INCLUDABLE, Invalid, ResponsesRequest, compacted, input_page, sse
 from addon.core.framing.documents import Document, encode
 from addon.gateway.background import KEEP_ALIVE, BackgroundResponses, Run
-from addon.gateway.callers import session_of
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Caller, Engine
 from addon.gateway.failures import TurnFailed, in_openai_s_words
-from addon.gateway.front_door import LIST, DoorRoute, FrontDoor
+from addon.gateway.front_door import LIST, DoorRoute, FrontDoor, session_of
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.gateway.item_references import INPUT, ItemIds, without_input
 from addon.gateway.response_requests import RequestReader
