@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from addon.core.dialects.responses import sse
 from addon.core.framing.documents import Document
 from addon.gateway.handover import Handover
-from addon.gateway.item_references import INPUT
+from addon.gateway.items import INPUT
 from addon.gateway.response_turns import Events
 from addon.gateway.streaming import counted, ending_problem
 from addon.web import tasks

@@ -17,12 +17,11 @@ from addon.core.dialects.responses import (
 )
 from addon.core.dialects.responses.items import Unseal
 from addon.core.framing.documents import Document, encode
-from addon.gateway.conversation_items import all_items
 from addon.gateway.conversations import Conversation, Conversations, unknown_conversation
 from addon.gateway.downloads import Download, with_files
 from addon.gateway.failures import in_openai_s_words
 from addon.gateway.front_door import LIST, DoorRoute, session_of
-from addon.gateway.item_references import resolved
+from addon.gateway.items import all_items, resolved
 from addon.gateway.sealing import Sealing
 from addon.web.context import ApiContext
 from addon.web.problems import Problem, parse

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from addon.core.dialects.responses import stored_items
 from addon.core.framing.documents import Document
-from addon.gateway.conversation_items import ADDED, items_behind
 from addon.gateway.handover import Handover
-from addon.gateway.item_references import INPUT, ItemIds
+from addon.gateway.items import ADDED, INPUT, ItemIds, items_behind
 from addon.web.problems import Problem
 from store.base import ConversationMoved, Store, StoreUnavailable, UnknownResponse
 from store.models import Response, UndeliveredAnswer

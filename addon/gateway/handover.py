@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from addon.core.framing.documents import Document
-from addon.gateway.item_references import without_input
+from addon.gateway.items import without_input
 from addon.graft.owners import Owners
 from addon.graft.shell import PATIENCE
 from addon.loop.runner import Runner

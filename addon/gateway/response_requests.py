@@ -6,7 +6,7 @@ from typing import Any
 from addon.core.dialects.responses import ResponsesRequest, read_compaction, read_leniently, read_request
 from addon.gateway.downloads import with_files
 from addon.gateway.front_door import FrontDoor
-from addon.gateway.item_references import INPUT, resolved
+from addon.gateway.items import INPUT, resolved
 from addon.gateway.sealing import Sealing
 
 

@@ -27,7 +27,7 @@ from addon.gateway.conversations import (
 from addon.gateway.engine import Caller, Engine
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_error
 from addon.gateway.handover import Handover
-from addon.gateway.item_references import INPUT, ItemIds
+from addon.gateway.items import INPUT, ItemIds
 from addon.gateway.recall import stored_calls
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import ending_problem

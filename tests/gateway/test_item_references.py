@@ -8,7 +8,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
-from addon.gateway.item_references import ItemIds
+from addon.gateway.items import ItemIds
 from tests.gateway.conftest import House
 from tests.gateway.test_responses import TOOLS, TWO, calls, output, text
 

@@ -1,7 +1,9 @@
-"""Items that a client refers to by their ids, instead of sending them again.
+"""The items of responses and conversations: their ids, references to them, and changes by clients.
 
 The id of an item that the proxy makes contains the id of its response, so no index is needed to find it.
-"""
+
+A change by a client is a separate record in the conversation's thread, without Contents: the added items, and the ids
+of the removed ones. With the next request of the conversation they become Contents, before its input."""
 
 import asyncio
 import re
@@ -14,6 +16,7 @@ from addon.core.dialects.responses.invalid import fields
 from addon.core.framing.documents import Document, encode
 from addon.web.problems import Problem
 from store.base import Store
+from store.models import Response
 
 INPUT = "input"
 """The member of a stored Response object that contains the request's input."""
@@ -91,3 +94,48 @@ async def _found(store: Store, session: str, item_ids: Sequence[object]) -> dict
             return found  # the request is refused
         await asyncio.sleep(0)  # the store may never suspend, and the references may be many
     return found
+
+
+ADDED = "conversation.items"
+"""The `object` of such a record's document."""
+
+
+async def all_items(store: Store, responses: Sequence[Response]) -> tuple[list[Document], set[str]]:
+    """The items of a thread, oldest first, and the ids of those that the model has not received yet. Raises
+    UnknownResponse, StoreUnavailable."""
+    read = await _with_documents(store, responses)
+    behind = len(read) - _behind(responses)
+    items, new, removed, ids = list[Document](), set[str](), set[str](), set[str]()
+    for at, one in enumerate(read):
+        document = one.document or {}
+        removed.update(document.get("removed", ()))
+        found = [
+            {**item, "id": repeated_id(one.response_id, place)} if item["id"] in ids else item
+            for place, item in enumerate(whole_items(document.get(INPUT, []), one.contents))
+        ]
+        items += found
+        ids.update(item["id"] for item in found)
+        if at >= behind:
+            new.update(item["id"] for item in found)
+        items += document.get("output", [])
+        ids.update(item["id"] for item in document.get("output", []))
+    return [item for item in items if item["id"] not in removed], new - removed
+
+
+async def items_behind(store: Store, responses: Sequence[Response]) -> list[Document]:
+    """The items that were added after the last response of a thread. Raises UnknownResponse, StoreUnavailable."""
+    if not (count := _behind(responses)):
+        return []
+    items, _ = await all_items(store, responses[len(responses) - count :])
+    return items
+
+
+def _behind(responses: Sequence[Response]) -> int:
+    """The number of records at the end that only change items."""
+    return next((at for at, one in enumerate(reversed(responses)) if one.contents), len(responses))
+
+
+async def _with_documents(store: Store, responses: Sequence[Response]) -> list[Response]:
+    """A thread with all documents: it is read with the last one only."""
+    read = (store.response(one.session, one.response_id) for one in responses[:-1])
+    return [*await asyncio.gather(*read), *responses[-1:]]
