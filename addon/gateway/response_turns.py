@@ -16,7 +16,6 @@ from addon.core.dialects.responses import (
 from addon.core.dialects.responses.truncation import shortened, too_long
 from addon.core.framing.documents import Document
 from addon.core.history.pairing import join_responses
-from addon.gateway.answers import is_final
 from addon.gateway.conversations import (
     Conversation,
     Conversations,
@@ -26,6 +25,7 @@ from addon.gateway.conversations import (
 )
 from addon.gateway.engine import Caller, Engine
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_error
+from addon.gateway.gemini import is_final
 from addon.gateway.handover import Handover
 from addon.gateway.items import INPUT, ItemIds
 from addon.gateway.recall import stored_calls

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.gateway.answers import calls_of
+from addon.gateway.gemini import calls_of
 from tests.contents import model
 from tests.gateway.conftest import MODEL, House
 from tests.loop.conftest import says

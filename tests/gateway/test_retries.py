@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.gateway.answers import merge_documents
+from addon.gateway.gemini import merge_documents
 from addon.graft import late_writes
 from addon.web.access import ANYONE
 from store.backends.memory import MemoryStore
