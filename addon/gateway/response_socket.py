@@ -20,8 +20,7 @@ from addon.gateway.conversations import LocalHistory
 from addon.gateway.engine import Caller
 from addon.gateway.failures import openai_error
 from addon.gateway.front_door import FrontDoor, access_of, caller_of
-from addon.gateway.response_requests import RequestReader
-from addon.gateway.response_turns import ResponseTurns
+from addon.gateway.response_turns import RequestReader, ResponseTurns
 from addon.gateway.streaming import counted, ending_problem
 from addon.web import tasks
 from addon.web.access import name_session

@@ -19,8 +19,7 @@ from addon.gateway.failures import TurnFailed, in_openai_s_words
 from addon.gateway.front_door import LIST, DoorRoute, FrontDoor, session_of
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.gateway.items import INPUT, ItemIds, without_input
-from addon.gateway.response_requests import RequestReader
-from addon.gateway.response_turns import Events, ResponseTurns
+from addon.gateway.response_turns import Events, RequestReader, ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.web.context import ApiContext
