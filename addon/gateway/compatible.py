@@ -34,7 +34,7 @@ from addon.surfaces import match_path
 from addon.web.context import ApiContext
 from addon.web.problems import Problem
 from store.base import Store, StoreUnavailable
-from store.models import Response
+from store.models import Response as Record
 
 logger = logging.getLogger("toolgraft")
 
@@ -90,7 +90,7 @@ class SignatureKeeper:
             calls = self._signed(piece, "message")
         if not calls:
             return
-        record = Response(
+        record = Record(
             response_id=new_response_id(), session=self._session, calls=calls, created_at=self._store.clock()
         )
         try:
