@@ -26,8 +26,7 @@ from addon.fake_gemini.history import last_words, turns
 from addon.fake_gemini.interactions import Interactions, events
 from addon.fake_gemini.live import Closed, LiveConnection
 from addon.fake_gemini.reply import Shape
-from addon.fake_gemini.routes import Route
-from addon.fake_gemini.routes import find as find_route
+from addon.fake_gemini.routes import Route, find_route
 from addon.fake_gemini.service import Service
 
 JSON_TYPE = "application/json; charset=UTF-8"

@@ -105,7 +105,7 @@ def check_contents(contents: list[dict[str, Any]], model: Model, place: frozense
                 )
             _check_part(part, where := f"contents[{n}].parts[{m}]")
             if "functionResponse" in part:
-                result_parts.check(part["functionResponse"], where, model, place)
+                result_parts.check_parts(part["functionResponse"], where, model, place)
         calls = any("functionCall" in p for p in parts)
         responses = any("functionResponse" in p for p in parts)
         if role == "model" and responses and "codeassist" not in place:

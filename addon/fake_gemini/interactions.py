@@ -105,7 +105,7 @@ class Interactions:
         _check_fields(given, KNOWN, "")
         if "agent" in given or given.get("background"):
             raise Refused("Agents and background interactions are not served here.")  # own words
-        model = models.find(given.get("model") or "")
+        model = models.find_model(given.get("model") or "")
         if model is None:
             raise Refused(f"Model '{given.get('model', '')}' not found.", code=404)
         prompt_contents, so_far = self._prompt_and_output(given)

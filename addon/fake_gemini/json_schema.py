@@ -23,7 +23,7 @@ _LOOP = (
 )
 
 
-def check(schema: Any, *, vertex: bool) -> None:
+def check_schema(schema: Any, *, vertex: bool) -> None:
     """Raise ``Refused`` if the service would."""
     if not isinstance(schema, dict):
         raise Refused("the schema at top-level must be an object")  # own words

@@ -76,7 +76,7 @@ class LiveConnection:
         if setup is None:
             raise Closed(INVALID, "setup must be the first message and only the first")  # own words
         named = setup.get("model", "")
-        model = models.find(named.rpartition("/")[2])
+        model = models.find_model(named.rpartition("/")[2])
         if model is None or not model.live:
             raise Closed(
                 POLICY,

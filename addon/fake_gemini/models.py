@@ -37,7 +37,7 @@ class Model:
         return "live" in self.name or "native-audio" in self.name
 
 
-def find(name: str) -> Model | None:
+def find_model(name: str) -> Model | None:
     """The model of a name, with or without ``models/``; None if the service would answer 404."""
     name = name.removeprefix("models/")
     if _LATEST.fullmatch(name):

@@ -19,7 +19,7 @@ _TYPES = {
 KNOWN = frozenset(f"{kind}/{name}" for kind, names in _TYPES.items() for name in names.split())
 
 
-def check(response: dict[str, Any], where: str, model: Model, place: frozenset[str]) -> None:
+def check_parts(response: dict[str, Any], where: str, model: Model, place: frozenset[str]) -> None:
     """Check the parts of a functionResponse, and the references to them. Raises ``Refused``."""
     parts = response.get("parts") or []
     if parts and not model.is_gemini_3:

@@ -73,7 +73,7 @@ class Route:
         return frozenset({self.surface})
 
 
-def find(path: str) -> Route | None:
+def find_route(path: str) -> Route | None:
     """The route of a path (without query), or None."""
     for surface, pattern in _COMPILED:
         if match := pattern.fullmatch(path):

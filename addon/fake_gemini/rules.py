@@ -158,7 +158,7 @@ def _check_schemas(declaration: dict[str, Any], vertex: bool) -> None:
     """Checks that the service reports one schema at a time."""
     for field in ("parametersJsonSchema", "responseJsonSchema"):
         if field in declaration:
-            json_schema.check(declaration[field], vertex=vertex)
+            json_schema.check_schema(declaration[field], vertex=vertex)
     if vertex and "parameters" in declaration:
         parameters = declaration["parameters"]
         start = f"Unable to submit request because `{declaration.get('name')}` functionDeclaration "
@@ -254,7 +254,7 @@ def _check_output(config: dict[str, Any], functions: bool, model: Model, place: 
         # own words
         raise Refused("response_schema and response_json_schema are mutually exclusive.")
     if "responseJsonSchema" in config:
-        json_schema.check(config["responseJsonSchema"], vertex="vertex" in place)
+        json_schema.check_schema(config["responseJsonSchema"], vertex="vertex" in place)
     count = config.get("candidateCount", 1)
     if not 1 <= count <= 8:
         raise Refused(

@@ -129,7 +129,7 @@ class Service:
         return envelope.get("request") or {}, self._model(envelope.get("model", ""), route)
 
     def _model(self, name: str, route: Route) -> Model:
-        model = models.find(name)
+        model = models.find_model(name)
         if model is None:
             method = "createCachedContent" if route.method == "cachedContents" else route.method
             raise no_model(name.removeprefix("models/"), route.version, method)

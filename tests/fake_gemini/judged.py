@@ -49,7 +49,7 @@ def calling(**config: Any) -> Json:
 
 
 def judge(body: Json, model: str = "gemini-3-flash-preview", place: str = "developer", *, stream: bool = False) -> int:
-    found = models.find(model)
+    found = models.find_model(model)
     assert found is not None
     places = frozenset(place.split())
     before = copy.deepcopy(body)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from addon.fake_gemini.errors import Refused
-from addon.fake_gemini.json_schema import check
+from addon.fake_gemini.json_schema import check_schema
 
 Json = dict[str, Any]
 UNDEFINED = "reference to undefined schema at "
@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_refuses_with_the_words_of_the_service(name: str) -> None:
     schema, message = REFUSED[name]
     with pytest.raises(Refused) as caught:
-        check(schema, vertex=False)
+        check_schema(schema, vertex=False)
     assert message in str(caught.value)
 
 
@@ -100,11 +100,11 @@ PASSES: dict[str, Json] = {
 
 @pytest.mark.parametrize("name", PASSES)
 def test_lets_pass_what_the_service_lets_pass(name: str) -> None:
-    check(PASSES[name], vertex=False)
+    check_schema(PASSES[name], vertex=False)
 
 
 def test_vertex_takes_a_description_and_a_default_beside_a_reference_and_nothing_else() -> None:
     definitions: Json = {"$defs": {"A": {}}}
-    check({**of(a={**ref("A"), "description": "d", "default": 1}), **definitions}, vertex=True)
+    check_schema({**of(a={**ref("A"), "description": "d", "default": 1}), **definitions}, vertex=True)
     with pytest.raises(Refused, match=r"Schema.ref '#/\$defs/A' was set alongside unsupported fields."):
-        check({**of(a={**ref("A"), "title": "t"}), **definitions}, vertex=True)
+        check_schema({**of(a={**ref("A"), "title": "t"}), **definitions}, vertex=True)

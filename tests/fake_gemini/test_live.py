@@ -12,7 +12,7 @@ from addon.fake_gemini.app import App
 from addon.fake_gemini.entrance import Log
 from addon.fake_gemini.live import Closed, LiveConnection
 from addon.fake_gemini.reply import Shape
-from addon.fake_gemini.routes import find
+from addon.fake_gemini.routes import find_route
 from addon.fake_gemini.service import Service
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ COMPLETE = ["serverContent", "serverContent"]
 
 
 def connection(setup: Json | None = None, path: str = PATH) -> LiveConnection:
-    route = find(path)
+    route = find_route(path)
     assert route is not None
     made = LiveConnection(route)
     assert receive(made, setup or SETUP) == [{"setupComplete": {}}]
@@ -104,7 +104,7 @@ AT_FIRST: dict[str, tuple[Any, int, str]] = {
 
 @pytest.mark.parametrize(("given", "code", "reason"), AT_FIRST.values(), ids=AT_FIRST)
 def test_a_connection_that_begins_wrongly_is_closed(given: Any, code: int, reason: str) -> None:
-    route = find(PATH)
+    route = find_route(PATH)
     assert route is not None
     with pytest.raises(Closed) as closed:
         LiveConnection(route).receive(given if isinstance(given, bytes) else json.dumps(given).encode())
@@ -280,7 +280,7 @@ def test_from_3_8_on_an_interrupting_response_waits_until_the_user_has_finished(
     ids=str,
 )
 def test_from_3_8_on_some_settings_are_refused(given: Json) -> None:
-    route = find(PATH)
+    route = find_route(PATH)
     assert route is not None
     with pytest.raises(Closed, match="this model"):
         receive(LiveConnection(route), {"setup": {**ASYNC["setup"], **given}})

@@ -28,13 +28,13 @@ def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Mod
         if isinstance(body, dict) and body.keys() == {"type", "content"}:
             body = body["content"]
         path = "/" + exchange["url"].partition("://")[2].partition("/")[2].partition("?")[0]
-        route = routes.find(path)
+        route = routes.find_route(path)
         whole = exchange["fidelity"]["request"] in ("verbatim", "reserialized", "normalized")
         if exchange["status"] != status or route is None or not whole or not isinstance(body, dict):
             continue
         if route.method in ("generateContent", "streamGenerateContent"):
             # the oldest models no longer exist; their requests are judged as 2.0's
-            model = models.find(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
+            model = models.find_model(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
             yield exchange, route, model, body
 
 

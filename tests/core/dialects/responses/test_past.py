@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from addon.core.dialects.responses import AddedContents, Invalid, StoredCalls, read_request
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.fake_gemini import history as strict
-from addon.fake_gemini.models import find
+from addon.fake_gemini.models import find_model
 from tests.contents import model, user
 
 A = {"functionCall": {"id": "g1", "name": "a", "args": {"n": 1}}, "thoughtSignature": "c2ln"}
@@ -247,7 +247,7 @@ def test_the_service_accepts_any_order_of_a_clients_steps(steps: list[list[str]]
         items += [output(name) for name in data.draw(st.permutations(named))]
         if data.draw(st.booleans()):
             items.append(HI)
-    gemini = find("gemini-3.5-flash")
+    gemini = find_model("gemini-3.5-flash")
     assert gemini is not None
 
     contents = add(items, StoredCalls(), gemini.name).contents

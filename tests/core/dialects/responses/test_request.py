@@ -11,7 +11,7 @@ from openai.types.responses import response_create_params as params
 from addon.core.dialects.responses import Invalid, StoredCalls, Translator, read_request
 from addon.core.dialects.responses.request import FIELDS
 from addon.fake_gemini import fields, rules
-from addon.fake_gemini.models import find
+from addon.fake_gemini.models import find_model
 from tests.core.dialects.responses.published import response_of
 from tests.core.dialects.responses.request_bodies import FORMAT, SCHEMA, TOOL, body
 
@@ -275,7 +275,7 @@ def test_the_strict_local_gemini_accepts_the_request_and_the_published_types_its
     if wanted.tools:
         request["tools"] = wanted.tools
         request["toolConfig"] = wanted.tool_config(wanted.tools)
-    model = find(wanted.model) or find("gemini-3-flash")
+    model = find_model(wanted.model) or find_model("gemini-3-flash")
     assert model is not None
 
     rules.check(fields.read(request, "GenerateContentRequest", frozenset({"developer"})), model, frozenset())
