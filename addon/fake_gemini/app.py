@@ -19,9 +19,8 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from addon.fake_gemini import compatible
-from addon.fake_gemini.documents import Json
 from addon.fake_gemini.entrance import Log, check_key
-from addon.fake_gemini.errors import Refused, pretty
+from addon.fake_gemini.errors import Json, Refused, pretty
 from addon.fake_gemini.history import last_words, turns
 from addon.fake_gemini.interactions import Interactions, events
 from addon.fake_gemini.live import Closed, LiveConnection

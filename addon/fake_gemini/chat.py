@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused, bad_fields
+from addon.fake_gemini.errors import Json, Refused, bad_fields
 
 _INVALID = "Invalid JSON payload received."
 _NUMBER = (int, float)

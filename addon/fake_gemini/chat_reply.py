@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from addon.fake_gemini import signatures
-from addon.fake_gemini.documents import Json
+from addon.fake_gemini.errors import Json
 from addon.fake_gemini.model import ModelAnswer
-from addon.fake_gemini.models import Model
 from addon.fake_gemini.reply import Shape, split
+from addon.fake_gemini.routes import Model
 
 _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused
+from addon.fake_gemini.errors import Json, Refused
 
 _MODELS = ("models/gemini-2.5-flash", "models/gemini-3-flash-preview", "models/gemini-embedding-001")
 _EMBEDS = ("gemini-embedding-001", "gemini-embedding-2")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from addon.fake_gemini import errors
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused
+from addon.fake_gemini.errors import Json, Refused
 from addon.fake_gemini.routes import Route
 
 

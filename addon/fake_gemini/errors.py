@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+Json = dict[str, Any]
+
+
 STATUS = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

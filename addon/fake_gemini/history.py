@@ -11,7 +11,7 @@ from typing import Any
 
 from addon.fake_gemini import result_parts, signatures
 from addon.fake_gemini.errors import Refused
-from addon.fake_gemini.models import Model
+from addon.fake_gemini.routes import Model
 
 Part = dict[str, Any]
 

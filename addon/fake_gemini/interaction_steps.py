@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from addon.fake_gemini import signatures
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused
+from addon.fake_gemini.errors import Json, Refused
 from addon.fake_gemini.model import ModelAnswer
 
 MEDIA = frozenset({"image", "audio", "video", "document"})

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from addon.fake_gemini import models, rules
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused
+from addon.fake_gemini import routes, rules
+from addon.fake_gemini.errors import Json, Refused
 from addon.fake_gemini.interaction_steps import contents_of, contents_of_answer, last_calls, steps_of
 from addon.fake_gemini.model import answer
-from addon.fake_gemini.models import Model
 from addon.fake_gemini.reply import Shape, split
+from addon.fake_gemini.routes import Model
 from addon.fake_gemini.service import tokens
 
 PLACE = frozenset({"developer"})
@@ -105,7 +104,7 @@ class Interactions:
         _check_fields(given, KNOWN, "")
         if "agent" in given or given.get("background"):
             raise Refused("Agents and background interactions are not served here.")  # own words
-        model = models.find_model(given.get("model") or "")
+        model = routes.find_model(given.get("model") or "")
         if model is None:
             raise Refused(f"Model '{given.get('model', '')}' not found.", code=404)
         prompt_contents, so_far = self._prompt_and_output(given)

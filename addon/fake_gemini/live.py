@@ -14,13 +14,11 @@ import json
 import secrets
 from dataclasses import dataclass
 
-from addon.fake_gemini import models, rules
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused
+from addon.fake_gemini import routes, rules
+from addon.fake_gemini.errors import Json, Refused
 from addon.fake_gemini.fields import decode_bytes, read
 from addon.fake_gemini.model import answer
-from addon.fake_gemini.models import Model
-from addon.fake_gemini.routes import Route
+from addon.fake_gemini.routes import Model, Route
 from addon.fake_gemini.service import tokens
 
 INVALID, POLICY = 1007, 1008
@@ -76,7 +74,7 @@ class LiveConnection:
         if setup is None:
             raise Closed(INVALID, "setup must be the first message and only the first")  # own words
         named = setup.get("model", "")
-        model = models.find_model(named.rpartition("/")[2])
+        model = routes.find_model(named.rpartition("/")[2])
         if model is None or not model.live:
             raise Closed(
                 POLICY,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from addon.fake_gemini import signatures
-from addon.fake_gemini.documents import Json
+from addon.fake_gemini.errors import Json
 from addon.fake_gemini.model import ModelAnswer
-from addon.fake_gemini.models import Model
+from addon.fake_gemini.routes import Model
 
 _ALPHABET = string.ascii_lowercase + string.digits
 _WORDS = re.compile(r"\S+\s*|\s+")

@@ -7,7 +7,7 @@ from typing import Any
 
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.fields import decode_bytes
-from addon.fake_gemini.models import Model
+from addon.fake_gemini.routes import Model
 
 _TYPES = {
     "image": "png jpeg webp heic heif",

@@ -12,7 +12,7 @@ from typing import Any
 
 from addon.fake_gemini import history, json_schema, signatures
 from addon.fake_gemini.errors import Refused
-from addon.fake_gemini.models import Model
+from addon.fake_gemini.routes import Model
 
 Request = dict[str, Any]
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from addon.fake_gemini import chat, history, models, rules
+from addon.fake_gemini import chat, history, routes, rules
 from addon.fake_gemini.chat_reply import ChatReply
-from addon.fake_gemini.documents import Json
-from addon.fake_gemini.errors import Refused, no_model
+from addon.fake_gemini.errors import Json, Refused, no_model
 from addon.fake_gemini.fields import read
 from addon.fake_gemini.model import ModelAnswer, answer
-from addon.fake_gemini.models import Model
 from addon.fake_gemini.reply import Reply
-from addon.fake_gemini.routes import Route
+from addon.fake_gemini.routes import Model, Route
 
 
 @dataclass
@@ -129,7 +127,7 @@ class Service:
         return envelope.get("request") or {}, self._model(envelope.get("model", ""), route)
 
     def _model(self, name: str, route: Route) -> Model:
-        model = models.find_model(name)
+        model = routes.find_model(name)
         if model is None:
             method = "createCachedContent" if route.method == "cachedContents" else route.method
             raise no_model(name.removeprefix("models/"), route.version, method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from addon.fake_gemini import models, rules, signatures
+from addon.fake_gemini import routes, rules, signatures
 from addon.fake_gemini.fields import read
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ def calling(**config: Any) -> Json:
 
 
 def judge(body: Json, model: str = "gemini-3-flash-preview", place: str = "developer", *, stream: bool = False) -> int:
-    found = models.find_model(model)
+    found = routes.find_model(model)
     assert found is not None
     places = frozenset(place.split())
     before = copy.deepcopy(body)

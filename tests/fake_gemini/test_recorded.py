@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from addon.fake_gemini import models, routes, rules
+from addon.fake_gemini import routes, rules
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.fields import read
 from tests.recorded import exchanges, needs_recordings
@@ -21,7 +21,7 @@ pytestmark = needs_recordings
 UNDECLARED = "is not declared in tools of this request."
 
 
-def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Model, Json]]:
+def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, routes.Model, Json]]:
     """Whole requests that were answered with this status: exchange, route, model, body."""
     for exchange in exchanges():
         body = exchange["request_body"]
@@ -34,12 +34,12 @@ def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, models.Mod
             continue
         if route.method in ("generateContent", "streamGenerateContent"):
             # the oldest models no longer exist; their requests are judged as 2.0's
-            model = models.find_model(exchange["model"] or "") or models.Model("gemini-2.0-flash", (2, 0))
+            model = routes.find_model(exchange["model"] or "") or routes.Model("gemini-2.0-flash", (2, 0))
             yield exchange, route, model, body
 
 
 def judge(
-    route: routes.Route, model: models.Model, body: Json, *, check_declared: bool, check_signatures: bool = False
+    route: routes.Route, model: routes.Model, body: Json, *, check_declared: bool, check_signatures: bool = False
 ) -> None:
     message = "CodeAssistRequest" if route.surface == "codeassist" else "GenerateContentRequest"
     request = read(body, message, route.place)

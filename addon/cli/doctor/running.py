@@ -117,7 +117,7 @@ def _tools(api: "Api") -> Iterator[Finding]:
 def refusal_of(tools: list[dict[str, Any]]) -> str:
     """Why Gemini would refuse these tools, by the rules of the strict local Gemini; "" if it would accept them."""
     from addon.core.tools.tool_rules import RULES
-    from addon.fake_gemini import fields, models, rules
+    from addon.fake_gemini import fields, routes, rules
     from addon.fake_gemini.errors import Refused
 
     plain = [
@@ -131,7 +131,7 @@ def refusal_of(tools: list[dict[str, Any]]) -> str:
         else tool
         for tool in tools
     ]
-    model = models.find("gemini-3-flash-preview")
+    model = routes.find("gemini-3-flash-preview")
     assert model is not None
     try:
         read = fields.read({"tools": plain}, "GenerateContentRequest", _PLACE)

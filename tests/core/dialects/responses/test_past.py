@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from addon.core.dialects.responses import AddedContents, Invalid, StoredCalls, read_request
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.fake_gemini import history as strict
-from addon.fake_gemini.models import find_model
+from addon.fake_gemini.routes import find_model
 from tests.contents import model, user
 
 A = {"functionCall": {"id": "g1", "name": "a", "args": {"n": 1}}, "thoughtSignature": "c2ln"}

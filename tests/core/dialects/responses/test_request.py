@@ -11,7 +11,7 @@ from openai.types.responses import response_create_params as params
 from addon.core.dialects.responses import Invalid, StoredCalls, Translator, read_request
 from addon.core.dialects.responses.request import FIELDS
 from addon.fake_gemini import fields, rules
-from addon.fake_gemini.models import find_model
+from addon.fake_gemini.routes import find_model
 from tests.core.dialects.responses.published import response_of
 from tests.core.dialects.responses.request_bodies import FORMAT, SCHEMA, TOOL, body
 
