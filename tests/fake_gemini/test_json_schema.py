@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from addon.fake_gemini.errors import Refused
-from addon.fake_gemini.json_schema import check_schema
+from addon.fake_gemini.rules import check_schema
 
 Json = dict[str, Any]
 UNDEFINED = "reference to undefined schema at "
