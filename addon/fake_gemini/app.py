@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,8 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from addon.fake_gemini import compatible
-from addon.fake_gemini.entrance import Log, check_key
+from addon.fake_gemini import chat, errors
 from addon.fake_gemini.errors import Json, Refused, pretty
 from addon.fake_gemini.history import last_words, turns
 from addon.fake_gemini.interactions import Interactions, events
@@ -130,9 +129,9 @@ class App:
         if route.method == "models" and not posted:
             if route.surface != "chat":
                 return service.describe(route)
-            return compatible.models() if not route.model else compatible.model(service.describe(route)["name"])
+            return chat.models() if not route.model else chat.model(service.describe(route)["name"])
         if route.method == "embeddings" and posted:
-            return compatible.embeddings(exchange.json())
+            return chat.embeddings(exchange.json())
         if route.method == "cachedContents":
             name = exchange.path.lstrip("/").partition("/")[2]
             if posted and not route.name:
@@ -322,3 +321,51 @@ def _loggable(data: bytes) -> Any:
         return json.loads(data)
     except ValueError:
         return data.decode(errors="replace")
+
+
+class Log:
+    """The latest requests, ``{method, path, headers, body, status, error}``: at most ``keep``, and ``keep_bytes``."""
+
+    def __init__(self, keep: int = 2000, keep_bytes: int = 64 << 20) -> None:
+        self.requests: list[Json] = []
+        self.accepted = 0
+        self.refused = 0
+        self._sizes: list[int] = []
+        self._total = 0
+        self._keep, self._keep_bytes = keep, keep_bytes
+
+    def add(self, entry: Json, size: int) -> None:
+        """Add a request, and drop the oldest beyond the limits."""
+        if entry["status"] < 400:
+            self.accepted += 1
+        else:
+            self.refused += 1
+        self.requests.append(entry)
+        self._sizes.append(size)
+        self._total += size
+        while len(self.requests) > 1 and (len(self.requests) > self._keep or self._total > self._keep_bytes):
+            del self.requests[0]
+            self._total -= self._sizes.pop(0)
+
+    def clear(self) -> None:
+        """Forget the requests, but not the counts."""
+        self.requests.clear()
+        self._sizes.clear()
+        self._total = 0
+
+
+def check_key(headers: Mapping[str, str], query: Mapping[str, str], route: Route) -> None:
+    """Check the API key or bearer token. Raises ``Refused``."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    live = route.method == "BidiGenerateContent"  # also accepts tokens for a single session
+    bearer = token.strip() if scheme.lower() in (("bearer", "token") if live else ("bearer",)) else ""
+    key = headers.get("x-goog-api-key") or query.get("key") or (live and query.get("access_token")) or ""
+    if route.surface == "chat" and not bearer:
+        raise Refused("Missing or invalid Authorization header.")
+    if not key and not bearer:
+        raise errors.no_key(route.surface)
+    if route.surface == "codeassist" and not bearer:
+        raise errors.key_not_supported()
+    if (bearer or key).startswith(("bad", "invalid")):
+        service = "generativelanguage" if route.surface in ("developer", "interactions", "chat") else "aiplatform"
+        raise errors.invalid_key(f"{service}.googleapis.com")

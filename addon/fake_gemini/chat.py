@@ -1,15 +1,24 @@
-"""Requests of the OpenAI-compatible endpoint: chat completions in canonical form. Pure.
+"""The OpenAI-compatible endpoint: chat completions, models and embeddings.
 
-``read`` refuses what the service refuses, beginning with names and types, and returns the request for the other
-modules. The comment "own words" marks messages whose wording by the service is not public.
-"""
+``read`` refuses what the service refuses, beginning with names and types, and returns a request in canonical form.
+Key order, ids, signatures and the odd finish_reason of streams are the service's. The comment "own words" marks messages
+whose wording by the service is not public. Pure except for random ids and the time of day."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+from addon.fake_gemini import signatures
 from addon.fake_gemini.errors import Json, Refused, bad_fields
+from addon.fake_gemini.model import ModelAnswer
+from addon.fake_gemini.reply import Shape, split
+from addon.fake_gemini.routes import Model
 
 _INVALID = "Invalid JSON payload received."
 _NUMBER = (int, float)
@@ -242,3 +251,138 @@ def _generation_config(given: Json) -> Json:
         if schema := (form.get("json_schema") or {}).get("schema"):
             config["responseJsonSchema"] = schema
     return config
+
+
+_FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+
+
+@dataclass
+class ChatReply:
+    """One answer: its choices, and the fields that all its documents repeat."""
+
+    model: Model
+    answers: list[ModelAnswer]
+    prompt_tokens: int
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(17))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def unary(self) -> Json:
+        """The whole answer."""
+        choices = []
+        for index, answer in enumerate(self.answers):
+            message: Json = {"role": "assistant"}
+            if answer.text:
+                message["content"] = answer.text
+                if self.model.is_gemini_3 and not answer.calls:
+                    message["extra_content"] = _google(signatures.sign_text())
+            if answer.calls:
+                message["tool_calls"] = self._calls(answer)
+            finish = "tool_calls" if answer.calls else _finish(answer)
+            choices.append({"finish_reason": finish, "index": index, "message": message})
+        return self._document("chat.completion", choices) | {"usage": self._usage()}
+
+    def events(self, shape: Shape, *, usage: bool) -> Iterator[bytes]:
+        """The stream's events, including ``[DONE]``."""
+        for chunk in self._chunks(shape, usage=usage):
+            yield f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+        yield b"data: [DONE]\n\n"
+
+    def _chunks(self, shape: Shape, *, usage: bool) -> Iterator[Json]:
+        trailing = self.model.is_gemini_3 if shape.trailing is None else shape.trailing
+        for index, answer in enumerate(self.answers):
+            deltas: list[Json] = [{"content": piece} for piece in split(answer.text, shape.pieces)]
+            calls = self._calls(answer)
+            if shape.each:
+                deltas += [{"tool_calls": [{**call, "index": 0}]} for call in calls]
+            elif calls:
+                deltas.append({"tool_calls": [{**call, "index": n} for n, call in enumerate(calls)]})
+            if trailing or not deltas:
+                signed = self.model.is_gemini_3 and answer.text and not calls
+                deltas.append({"extra_content": _google(signatures.sign_text())} if signed else {})
+            for n, delta in enumerate(deltas):
+                choice: Json = {"delta": {**delta, "role": "assistant"}, "index": index}
+                if n == len(deltas) - 1 and not shape.no_finish:
+                    choice["finish_reason"] = _finish(answer)  # the same with calls
+                chunk = self._document("chat.completion.chunk", [choice])
+                yield chunk | ({"usage": self._usage()} if usage else {})
+        if shape.usage:
+            yield self._document("chat.completion.chunk", []) | {"usage": self._usage()}
+
+    def _calls(self, answer: ModelAnswer) -> list[Json]:
+        calls = []
+        for n, call in enumerate(answer.calls):
+            call_id = f"function-call-{secrets.randbelow(9 * 10**18) + 10**18}"
+            function = {"arguments": json.dumps(call.args, ensure_ascii=False), "name": call.name}
+            tool_call: Json = {"function": function, "id": call_id, "type": "function"}
+            if n == 0 and self.model.is_gemini_3:
+                body = {"name": call.name, "args": call.args, "id": call_id}
+                tool_call = {"extra_content": _google(signatures.sign_call(body, declared=call.declared)), **tool_call}
+            calls.append(tool_call)
+        return calls
+
+    def _document(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "choices": choices,
+            "created": self.created,
+            "id": self.id,
+            "model": self.model.name,
+            "object": kind,
+        }
+
+    def _usage(self) -> Json:
+        completion = sum(len(a.text) // 4 + 12 * len(a.calls) for a in self.answers)
+        return {
+            "completion_tokens": completion,
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + completion,
+        }
+
+
+def _google(signature: str) -> Json:
+    return {"google": {"thought_signature": signature}}
+
+
+def _finish(answer: ModelAnswer) -> str:
+    if answer.finish in _FINISH:
+        return _FINISH[answer.finish]
+    kind = "function_call_filter" if answer.finish.endswith("_CALL") else "content_filter"
+    return f"{kind}: {answer.finish}"
+
+
+_MODELS = ("models/gemini-2.5-flash", "models/gemini-3-flash-preview", "models/gemini-embedding-001")
+_EMBEDS = ("gemini-embedding-001", "gemini-embedding-2")
+_DIMENSIONS, _MOST_TEXTS = 3072, 100
+
+
+def models() -> Json:
+    return {"object": "list", "data": [model(name) for name in _MODELS]}
+
+
+def model(name: str) -> Json:
+    return {"id": name, "object": "model", "owned_by": "google", "display_name": name.rpartition("/")[2]}
+
+
+def embeddings(document: Any) -> Json:
+    """Vectors that follow from the texts alone. Raises ``Refused``. The messages are own words."""
+    if not isinstance(document, dict):
+        raise Refused("Invalid JSON payload received.")
+    name = str(document.get("model", "")).removeprefix("models/")
+    if name not in _EMBEDS:
+        raise Refused(
+            f"models/{name} is not found for API version v1main, or is not supported for embedContent.", code=404
+        )
+    given = document.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) and one for one in texts):
+        raise Refused("input must be a text or a list of texts.")
+    if len(texts) > _MOST_TEXTS:
+        raise Refused(f"at most {_MOST_TEXTS} requests can be in one batch.")
+    size = document.get("dimensions", _DIMENSIONS)
+    if type(size) is not int or not 1 <= size <= _DIMENSIONS:
+        raise Refused(f"dimensions must be between 1 and {_DIMENSIONS}.")
+    data = [{"object": "embedding", "index": at, "embedding": _vector(one, size)} for at, one in enumerate(texts)]
+    return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": 0, "total_tokens": 0}}
+
+
+def _vector(text: str, size: int) -> list[float]:
+    return [byte / 127.5 - 1 for byte in hashlib.shake_128(text.encode()).digest(size)]

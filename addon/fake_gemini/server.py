@@ -12,8 +12,7 @@ from typing import Any, Self
 
 import uvicorn
 
-from addon.fake_gemini.app import App
-from addon.fake_gemini.entrance import Log
+from addon.fake_gemini.app import App, Log
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.rules import Options
 from addon.fake_gemini.service import Service

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from addon.fake_gemini import chat, history, routes, rules
-from addon.fake_gemini.chat_reply import ChatReply
+from addon.fake_gemini.chat import ChatReply
 from addon.fake_gemini.errors import Json, Refused, no_model
 from addon.fake_gemini.fields import read
 from addon.fake_gemini.model import ModelAnswer, answer

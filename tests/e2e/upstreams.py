@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-from addon.fake_gemini.entrance import Log
+from addon.fake_gemini.app import Log
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.rules import Options
 from addon.fake_gemini.server import StrictGemini

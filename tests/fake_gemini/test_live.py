@@ -8,8 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from addon.fake_gemini.app import App
-from addon.fake_gemini.entrance import Log
+from addon.fake_gemini.app import App, Log
 from addon.fake_gemini.live import Closed, LiveConnection
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.routes import find_route

@@ -9,8 +9,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.fake_gemini.app import App
-from addon.fake_gemini.entrance import Log
+from addon.fake_gemini.app import App, Log
 from addon.fake_gemini.reply import Shape
 from addon.fake_gemini.rules import Options
 from addon.fake_gemini.service import Service
