@@ -1,8 +1,9 @@
 """The OpenAI-compatible endpoint: chat completions, models and embeddings.
 
-``read`` refuses what the service refuses, beginning with names and types, and returns a request in canonical form.
-Key order, ids, signatures and the odd finish_reason of streams are the service's. The comment "own words" marks messages
-whose wording by the service is not public. Pure except for random ids and the time of day."""
+``read`` refuses what the service refuses, beginning with names and types, and returns a request in canonical form. The
+comment "own words" marks messages whose wording by the service is not public. In answers, key order, ids, signatures
+and the odd finish_reason of streams are the service's. Pure except for random ids and the time of day.
+"""
 
 from __future__ import annotations
 
