@@ -1,5 +1,6 @@
 """The state that one exchange's request and answer share, and the outcomes of a request."""
 
+import secrets
 from dataclasses import dataclass, field
 
 import xxhash
@@ -117,3 +118,11 @@ class Abandoned:
 
 
 Outcome = Forward | Reply | Abandoned
+
+
+def new_turn_id() -> str:
+    return f"turn_{secrets.token_hex(8)}"
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"

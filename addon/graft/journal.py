@@ -7,10 +7,10 @@ from addon.core.framing.documents import Document
 from addon.core.history.steps import CallSlot
 from addon.core.history.visible import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
-from addon.graft.exchange import Exchange
+from addon.graft.exchange import Exchange, new_turn_id
 from addon.graft.joined_rounds import JoinedRounds
 from addon.graft.owners import InitialState
-from addon.graft.records import call_of, keys_of, new_turn_id, plain_of, step_of, turn_of
+from addon.graft.records import call_of, keys_of, plain_of, step_of, turn_of
 from addon.graft.resumption import Resumption
 from store.models import Call, Progress, Step, Turn
 

@@ -1,6 +1,5 @@
 """Builds the records of an answer for the store: its turn, its calls, and the keys that find it."""
 
-import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -29,14 +28,6 @@ class RecordSource(Protocol):
     def model(self) -> str: ...
     @property
     def target(self) -> Target: ...
-
-
-def new_turn_id() -> str:
-    return f"turn_{secrets.token_hex(8)}"
-
-
-def new_call_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:

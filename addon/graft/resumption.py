@@ -13,7 +13,7 @@ from typing import NamedTuple
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.calls import args_key
-from addon.graft.records import new_call_id
+from addon.graft.exchange import new_call_id
 from store.models import Call, Progress, Slot, Status, Step, Turn
 
 

@@ -13,10 +13,10 @@ from addon.core.framing.documents import Document, Malformed
 from addon.core.history.outcomes import outcome_of
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame, LiveActions, LiveStep, ToolBehavior, TooMuchHeld
-from addon.graft.exchange import STORE_FAILED
+from addon.graft.exchange import STORE_FAILED, new_call_id, new_turn_id
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import InitialState
-from addon.graft.records import call_of, live_turn_of, new_call_id, new_turn_id
+from addon.graft.records import call_of, live_turn_of
 from addon.graft.session_config import SessionConfig
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
