@@ -8,10 +8,9 @@ from addon.core.history.steps import CallSlot
 from addon.core.history.visible import prefix_digests_of, visible_digest
 from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange, new_turn_id
-from addon.graft.joined_rounds import JoinedRounds
 from addon.graft.owners import InitialState
 from addon.graft.records import call_of, keys_of, plain_of, step_of, turn_of
-from addon.graft.resumption import Resumption
+from addon.graft.rounds import JoinedRounds, Resumption
 from store.models import Call, Progress, Step, Turn
 
 

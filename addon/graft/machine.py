@@ -29,8 +29,7 @@ from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading, holds, markers_of
 from addon.graft.response_writer import ResponseWriter
-from addon.graft.resumption import Resumption
-from addon.graft.rounds import Rounds
+from addon.graft.rounds import Resumption, Rounds
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire

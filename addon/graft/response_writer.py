@@ -12,8 +12,8 @@ from addon.core.framing.json_array import CLOSE, OPEN
 from addon.core.framing.sse import SseEvent
 from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, Refuse, Show
-from addon.graft.joined_rounds import JoinedRounds, is_empty
 from addon.graft.reading import Reading
+from addon.graft.rounds import JoinedRounds, is_empty
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
 

@@ -1,23 +1,208 @@
-"""The rounds of one answer: applies the rules of the tool loop to the outcome of each round, and decides whether a call
-runs and with which state it is stored.
+"""The rounds of one answer: what a retry takes over of a broken-off answer, the fields that all rounds share, and the rules
+of the tool loop, which decide what follows each round.
 
-Without a loop the client's own round is the only one, and no call runs.
-"""
+Without a loop the client's own round is the only one, and no call runs."""
 
+import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from addon.core.answers.answer import AnswerRewriter, Candidate, CapturedCall
-from addon.core.framing.documents import Document, decode, get, index_of, objects
+from addon.core.answers.answer import FILLER, AnswerRewriter, Candidate, CapturedCall
+from addon.core.answers.usage import Usage
+from addon.core.framing.documents import Document, as_list, content_of, decode, get, index_of, objects, parts_of
+from addon.core.history.calls import args_key
 from addon.core.history.outcomes import fitted
 from addon.core.history.request import Request
 from addon.core.toolloop import WRONG_CALLS, Next, ToolLoop
 from addon.core.tools.tool_plan import generation
-from addon.graft.exchange import Exchange, Paused
-from addon.graft.joined_rounds import JoinedRounds
+from addon.graft.exchange import Exchange, Paused, new_call_id
 from addon.graft.owners import InitialState, Owners
-from addon.graft.resumption import Resumption
-from store.models import Step
+from store.models import Call, Progress, Slot, Status, Step, Turn
+
+
+class Resumed(NamedTuple):
+    """A call of a complete step. `runs_twice`: it runs again, under this id."""
+
+    call: CapturedCall
+    runs_twice: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """`steps`: the complete steps, with their `calls`; calls that run again have new ids. `visible`: the parts of the
+    `rounds` that the client received. `usage`: of each round. `left`: the calls of an incomplete round."""
+
+    turn_id: str
+    steps: tuple[Step, ...]
+    visible: tuple[Document, ...]
+    rounds: int
+    usage: tuple[Document, ...]
+    meta: Document
+    calls: tuple[Resumed, ...]
+    left: tuple[Call, ...]
+
+    def identical(self, name: str, args: Document, taken: Collection[str]) -> Call | None:
+        """The call of the incomplete round with this name and these arguments; None: the new call must run. `taken`:
+        the ids of calls that already have a match."""
+        wanted = args_key(args)
+        for one in self.left:
+            if one.call_id not in taken and one.name == name and args_key(one.model_args) == wanted:
+                return one
+        return None
+
+
+def resumption(turn: Turn, calls: Sequence[Call], may_run_twice: Callable[[str], bool]) -> Resumption:
+    """`may_run_twice`: whether calls of a tool of this name may run twice."""
+    known = {call.call_id: call for call in calls}
+    progress = _progress(turn, known)
+    steps: list[Step] = []
+    resumed: list[Resumed] = []
+    complete: set[str] = set()
+    for step in turn.steps[: progress.steps]:
+        slots: list[Slot] = []
+        for slot in step.slots:
+            assert slot.call_id is not None
+            call = known[slot.call_id]
+            complete.add(call.call_id)
+            runs_twice = _runs_twice(call, may_run_twice)
+            captured = _captured(call, new_call_id() if runs_twice else call.call_id)
+            resumed.append(Resumed(captured, runs_twice))
+            slots.append(slot.model_copy(update={"call_id": captured.call_id}))
+        steps.append(step.model_copy(update={"slots": slots}))
+    usage = [*turn.usage[: progress.rounds]]
+    return Resumption(
+        turn.turn_id,
+        tuple(steps),
+        tuple(turn.visible[: progress.visible]),
+        progress.rounds,
+        (*usage, *({} for _ in range(progress.rounds - len(usage)))),
+        progress.meta,
+        tuple(resumed),
+        tuple(call for call in calls if call.call_id not in complete and not _runs_twice(call, may_run_twice)),
+    )
+
+
+def _progress(turn: Turn, known: Container[str | None]) -> Progress:
+    """The complete rounds. None of them counts if the store lacks one of their calls, as after the failover of a Redis
+    server, because its response is unknown."""
+    if turn.progress is not None:
+        steps = turn.steps[: turn.progress.steps]
+        if all(slot.call_id in known for step in steps for slot in step.slots):
+            return turn.progress
+    return Progress(steps=0, visible=0, rounds=0)
+
+
+def has_begun(call: Call) -> bool:
+    """Whether a proxy has started the call, or a worker has taken it."""
+    return call.loop_id is not None or call.worker is not None
+
+
+def _runs_twice(call: Call, may_run_twice: Callable[[str], bool]) -> bool:
+    return call.status is Status.EXPIRED and (not has_begun(call) or may_run_twice(call.name))
+
+
+def _captured(call: Call, call_id: str) -> CapturedCall:
+    args = copy.deepcopy(call.args)  # the tool that runs the call may change them, and records never change
+    return CapturedCall(call_id, call.name, args, call.gemini_id, call.index)
+
+
+_EMPTY: tuple[Document, ...] = ({}, {"text": ""})  # values that `Parts` leaves out
+_ORDINARY = (None, "STOP", 1, "MAX_TOKENS", 2)
+
+
+class JoinedRounds:
+    """Joins the documents of several rounds into one answer, with one responseId and the usage for the client."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._response_id: str | None = None
+        self._meta: Document = {}
+
+    @property
+    def rounds(self) -> int:
+        return len(self.usage.rounds)
+
+    @property
+    def meta(self) -> Document:
+        """The fields of the upstream's responses that all responses of the answer share."""
+        return {**self._meta, **({} if self._response_id is None else {"responseId": self._response_id})}
+
+    def resume(self, usage: Sequence[Document], meta: Document) -> None:
+        for counts in usage:
+            self.begin_round()
+            self.usage.record(counts)
+        self.note(meta)
+
+    def begin_round(self) -> None:
+        self.usage.begin_round()
+
+    def note(self, response: Document) -> None:
+        """Record the metadata of a response, visible or not."""
+        if isinstance(usage := response.get("usageMetadata"), dict):
+            self.usage.record(usage)
+        if "modelVersion" in response:
+            self._meta["modelVersion"] = response["modelVersion"]
+        if "responseId" in response:
+            self._meta["responseId"] = response["responseId"]
+            if self._response_id is None and isinstance(response["responseId"], str):
+                self._response_id = response["responseId"]
+
+    def part_of_answer(self, response: Document) -> Document:
+        """Adapts a later round's response document to the answer."""
+        if self.rounds == 1:
+            return response
+        joined = dict(response)
+        if self._response_id is not None:
+            joined["responseId"] = self._response_id
+        ends = any(one.get("finishReason") is not None for one in objects(joined.get("candidates")))
+        if ("usageMetadata" in joined or ends) and (usage := self.usage.visible()):
+            joined["usageMetadata"] = usage
+        return joined
+
+    def filled(self, response: Document) -> Document:
+        """The response with a part in each candidate, because a chat forgets a turn if one of its events has no part. A
+        candidate that the model or the service broke off stays unchanged, so that the client sees the break."""
+        candidates = as_list(response.get("candidates"))
+        if len(candidates) == 1 and isinstance(candidates[0], dict) and not is_empty(candidates[0]):
+            return response  # the usual case
+        if not candidates and "promptFeedback" not in response:
+            return {**response, "candidates": [{"content": {"parts": [FILLER], "role": "model"}, "index": 0}]}
+        filled = [
+            {**one, "content": {"role": "model", **content_of(one), "parts": [FILLER]}}
+            if isinstance(one, dict) and is_empty(one) and one.get("finishReason") in _ORDINARY
+            else one
+            for one in candidates
+        ]
+        return {**response, "candidates": filled} if filled != candidates else response
+
+    def merged(self, last: Document | None, before: Sequence[Document], parts: Sequence[Document] | None) -> Document:
+        """One response for all rounds of an answer that is not a stream. `last`: the last round's response, None if all
+        of it is hidden; the parts of earlier rounds come before its own. `parts`: the last round's parts, if it came in
+        pieces."""
+        response = self.made([], "STOP") if last is None else last
+        if self.rounds == 1:
+            return response
+        response = self.filled(self.part_of_answer(response))
+        candidates = [dict(one) for one in objects(response.get("candidates"))]
+        if candidates and (before or parts is not None):
+            content = content_of(candidates[0]) or {"role": "model"}
+            own = [part for part in (parts_of(content) if parts is None else parts) if part not in _EMPTY]
+            candidates[0]["content"] = {**content, "parts": [*before, *own] or [FILLER]}
+        return {**response, "candidates": candidates}
+
+    def made(self, parts: Sequence[Document], finish: str | None = None) -> Document:
+        candidate: Document = {"content": {"parts": list(parts) or [FILLER], "role": "model"}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = finish
+        return self.part_of_answer({"candidates": [candidate], **self._meta})
+
+
+def is_empty(candidate: Document) -> bool:
+    """Whether no part of a candidate has content."""
+    return not any(parts_of(content_of(candidate)))
+
 
 _MAX_PIECES = 64
 """The most further requests for the rest of one answer: Gemini 4 gives a million tokens in 32 pieces."""

@@ -9,7 +9,7 @@ from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.late_writes import Write
 from addon.graft.machine import AnswerMachine
-from addon.graft.resumption import Resumption, resumption
+from addon.graft.rounds import Resumption, resumption
 from store.base import StoreUnavailable, TakeOverUnknown
 
 logger = logging.getLogger("toolgraft")

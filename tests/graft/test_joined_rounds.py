@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from addon.graft.joined_rounds import JoinedRounds
+from addon.graft.rounds import JoinedRounds
 
 
 def response(number: int, finish: str | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from addon.core.framing.documents import Document
 from addon.graft.effects import Wait
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.machine_state import TABLE, ImpossibleEvent, State
-from addon.graft.resumption import Resumed, Resumption
+from addon.graft.rounds import Resumed, Resumption
 from addon.settings import Settings
 from store.backends.memory import MemoryStore
 from store.base import Store

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.graft.resumption import Resumption, resumption
+from addon.graft.rounds import Resumption, resumption
 from store.models import Call, Progress, Slot, Status, Step, Turn
 
 SAYS = [{"text": "a"}, {"text": "b"}]
