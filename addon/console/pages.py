@@ -22,7 +22,7 @@ from addon.control.routes.calls import CallsQuery
 from addon.control.views import SessionView, TurnView
 from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
-from addon.graft.records import TRY
+from addon.graft.turn_records import TRY
 from addon.web.access import needs
 from addon.web.api import ApiDep, CallerDep, own_query, routes_of
 from store.base import Store, UnknownCall

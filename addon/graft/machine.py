@@ -23,13 +23,13 @@ from addon.graft.decoding import Item
 from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Save, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import STORE_FAILED, Exchange
 from addon.graft.hidden_calls import holds_hidden_call
-from addon.graft.journal import Journal, TurnIds
 from addon.graft.machine_state import TABLE, Event, ImpossibleEvent, State
 from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading, holds, markers_of
 from addon.graft.response_writer import ResponseWriter
 from addon.graft.rounds import Resumption, Rounds
+from addon.graft.turn_records import Journal, TurnIds
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire

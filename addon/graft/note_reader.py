@@ -12,7 +12,7 @@ from addon.core.framing.sse import SseDecoder
 from addon.core.history.visible import prefix_digests, visible_form
 from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
-from addon.graft.records import plain_of
+from addon.graft.turn_records import plain_of
 
 FINISH = b'"finishReason"'
 _DATA, _END = b"data: ", b"\r\n\r\n"

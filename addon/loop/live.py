@@ -16,8 +16,8 @@ from addon.core.live_frames import Frame, LiveActions, LiveStep, ToolBehavior, T
 from addon.graft.exchange import STORE_FAILED, new_call_id, new_turn_id
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import InitialState
-from addon.graft.records import call_of, live_turn_of
 from addon.graft.session_config import SessionConfig
+from addon.graft.turn_records import call_of, live_turn_of
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
 from addon.surfaces.base import Target

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.graft.exchange import new_call_id, new_turn_id
-from addon.graft.records import TRY, call_of
 from addon.graft.session_config import SessionConfig
+from addon.graft.turn_records import TRY, call_of
 from addon.loop.executors import OWNERS, Executors
 from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Handler

@@ -61,7 +61,7 @@ def test_there_are_recordings() -> None:
 async def test_the_recorded_requests_go_upstream(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = flows_of(path)
     made_up = itertools.chain(turn_ids(recorded), (f"turn_{n:016x}" for n in itertools.count()))
-    monkeypatch.setattr("addon.graft.journal.new_turn_id", lambda: next(made_up))
+    monkeypatch.setattr("addon.graft.turn_records.new_turn_id", lambda: next(made_up))
     hooks = Hooks()
     store = hooks.store
     await store.put_toolset(path.stem, Toolset(declarations=DECLARATIONS))

@@ -12,7 +12,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.visible import visible_digest
 from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
-from addon.graft.records import plain_of
+from addon.graft.turn_records import plain_of
 from addon.surfaces import match_path
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable

@@ -10,7 +10,7 @@ from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
 from addon.graft.owners import ByHand, InitialState
-from addon.graft.records import call_of, keys_of, step_of, turn_of
+from addon.graft.turn_records import call_of, keys_of, step_of, turn_of
 from addon.surfaces import match_path
 from store.backends._sqlite_notes import HEAD, OTHER, OWN
 from store.backends.memory import MemoryStore

@@ -9,7 +9,7 @@ import pytest
 from addon.core.answers.answer import AnswerRewriter
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.sse import encode as sse_event
-from addon.graft.records import keys_of
+from addon.graft.turn_records import keys_of
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing
 from store.models import Status
