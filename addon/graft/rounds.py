@@ -1,7 +1,8 @@
-"""The rounds of one answer: what a retry takes over of a broken-off answer, the fields that all rounds share, and the rules
-of the tool loop, which decide what follows each round.
+"""The rounds of one answer: what a retry takes over from a broken-off answer, the fields that all rounds share, and the
+rules of the tool loop, which decide what follows each round.
 
-Without a loop the client's own round is the only one, and no call runs."""
+Without a loop the client's own round is the only one, and no call runs.
+"""
 
 import copy
 import sys
