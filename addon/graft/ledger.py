@@ -8,7 +8,7 @@ from addon.core.history.keys import Keys
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import client_results
 from addon.core.history.turns import History, HistoryTurn
-from addon.graft.evidence import Miss
+from addon.graft.ledger_evidence import Miss
 from addon.graft.ledger_search import Search
 from addon.graft.search_state import Hits, Known
 from addon.graft.true_turns import TrueTurns

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, windows
-from addon.graft import evidence
-from addon.graft.evidence import Miss, Place, Verdict, true_turns
+from addon.graft import ledger_evidence
+from addon.graft.ledger_evidence import Miss, Place, Verdict, true_turns
 from addon.graft.neighbours import Neighbours
 from addon.graft.search_state import Asked, SearchState, both
 
@@ -56,7 +56,7 @@ class Search(SearchState):
         ids = self._read(wanted)
         verdicts = await self._look_up(ids, wanted)
         marked = {
-            index: self._by_own_marks(index, verdicts.get(index, evidence.NOTHING), ids.get(index, []))
+            index: self._by_own_marks(index, verdicts.get(index, ledger_evidence.NOTHING), ids.get(index, []))
             for index in sorted(ids.keys() | self.marks.keys())
         }
         known = self.found.known
@@ -70,13 +70,13 @@ class Search(SearchState):
             elif turn.key in known:
                 self.open.append(index)
             elif index in marked:
-                self.settle(index, evidence.NOTHING, keys.chat, turn_ids=ids.get(index, []))
+                self.settle(index, ledger_evidence.NOTHING, keys.chat, turn_ids=ids.get(index, []))
 
     def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
         """Settle a turn by its ids, with this verdict, or by its marks. Returns whether it was found."""
         under = self.keys.chat
         if not verdict.true and index in self.marks:
-            verdict = evidence.by_marks(self.place(index), self.found)
+            verdict = ledger_evidence.by_marks(self.place(index), self.found)
         if not verdict.true:
             return False
         if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
@@ -148,7 +148,7 @@ class Search(SearchState):
         keys, turn = self.keys, self.turns[index]
         before = [one.digest for one in self.turns[max(0, index - 2 * WINDOWS) : index]]
         sent = windows(before, turn.digest)
-        is_telling = turn.word_count(self.body) >= evidence.SAYS_SOMETHING
+        is_telling = turn.word_count(self.body) >= ledger_evidence.SAYS_SOMETHING
         self._asked[index] = asked = Asked(
             keys.history(turn.key, turn.chain),
             keys.whole(turn.key, turn.chain),
@@ -162,27 +162,27 @@ class Search(SearchState):
         of longer histories must mean the same, unless the chat has a name."""
         found, named = self.found, self.keys.is_named
         if named and (asked.whole in found.by_key or asked.whole in found.plain):
-            return evidence.by_key(place, asked.whole, found, named=True)
+            return ledger_evidence.by_key(place, asked.whole, found, named=True)
         if asked.history not in found.by_key:
-            return evidence.NOTHING if asked.history in found.plain else None
-        proof = evidence.by_key(place, asked.history, found, named=named)
+            return ledger_evidence.NOTHING if asked.history in found.plain else None
+        proof = ledger_evidence.by_key(place, asked.history, found, named=named)
         if proof.true and not named and (asked.window in found.by_key or asked.window in found.plain):
-            doubt = evidence.by_key(place, asked.window, found)
+            doubt = ledger_evidence.by_key(place, asked.window, found)
             return both(proof, doubt)
         return proof
 
     def _by_words(self, place: Place, asked: Asked) -> Verdict:
         """The verdict by words that cannot coincide: all that the client still sends up to the turn, or its own."""
         found, body, at = self.found, place.body, place.at
-        own = evidence.by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
+        own = ledger_evidence.by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
         if asked.window in found.by_key:
-            claim = evidence.by_key(place, asked.window, found)
+            claim = ledger_evidence.by_key(place, asked.window, found)
             sent = self.turns[max(0, at + 1 - 2 * WINDOWS) : at + (1 if own.true else 0)]
-            if not claim.true or evidence.says_enough(body, sent):
+            if not claim.true or ledger_evidence.says_enough(body, sent):
                 return claim
         elif asked.window in found.plain:
-            return evidence.NOTHING  # a turn without calls, as far as is known
-        if own.true and place.turn.word_count(body) < evidence.ENOUGH_ALONE:
+            return ledger_evidence.NOTHING  # a turn without calls, as far as is known
+        if own.true and place.turn.word_count(body) < ledger_evidence.ENOUGH_ALONE:
             return Verdict(miss=Miss.CONTEXT)
         return own
 
@@ -197,7 +197,7 @@ class Search(SearchState):
             return  # bound under another system instruction; its words do not prove that it is this step
         turn_id = await self.store.bind(self.session, user, bound, exclude=self.used_ids())
         if turn_id is None:
-            self.settle(index, evidence.NOTHING, keys.root, keys=[user])  # until a step appears that it can mean
+            self.settle(index, ledger_evidence.NOTHING, keys.root, keys=[user])  # until a step appears that it can mean
         else:
             found = await self.store.look_up(self.session, turn_ids=[turn_id])
             self.settle(index, Verdict(true_turns([turn_id], found)), keys.root, keys=bound)

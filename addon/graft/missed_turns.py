@@ -4,7 +4,7 @@ import logging
 
 from addon.core.history.keys import Keys
 from addon.core.history.turns import HistoryTurn
-from addon.graft.evidence import Miss
+from addon.graft.ledger_evidence import Miss
 from addon.metrics import Metrics
 from store.budget import Budget, Share
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from addon.core.history.turns import HistoryTurn, chain_key
-from addon.graft import evidence
-from addon.graft.evidence import Verdict
+from addon.graft import ledger_evidence
+from addon.graft.ledger_evidence import Verdict
 from addon.graft.search_state import SearchState, both
 from store.models import Turn as Entry
 
@@ -49,11 +49,11 @@ class Neighbours:
     def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
         """The verdict by a key derived from another turn. Entries under the key `doubt` must mean the same."""
         place = self._state.place(index)
-        verdict = evidence.by_key(place, key, self._found, named=self._keys.is_named)
+        verdict = ledger_evidence.by_key(place, key, self._found, named=self._keys.is_named)
         if any(true.turn_id in self._state.used_ids() for true in verdict.true):
-            return evidence.NOTHING
+            return ledger_evidence.NOTHING
         if verdict.true and (doubt in self._found.by_key or doubt in self._found.plain):
-            others = evidence.by_key(place, doubt, self._found)
+            others = ledger_evidence.by_key(place, doubt, self._found)
             return both(verdict, others)
         return verdict
 
@@ -95,7 +95,11 @@ class Neighbours:
         for index, turn in enumerate(self._turns):
             if turn.side == "model" and index and index not in self._hits:
                 turn.key = self._keys.own(turn.digest)
-            if turn.key and turn.key not in self._found.known and turn.word_count(self._body) >= evidence.ENOUGH_ALONE:
+            if (
+                turn.key
+                and turn.key not in self._found.known
+                and turn.word_count(self._body) >= ledger_evidence.ENOUGH_ALONE
+            ):
                 yield turn
 
     def _line(self, index: int) -> bytes:
@@ -103,7 +107,7 @@ class Neighbours:
         turn, true = self._turns[index], self._hits.get(index, ())
         if len(true) == 1 and true[0].chain:
             return self._keys.mask_chain(true[0].turn_id.encode(), true[0].chain)
-        if true or index in self._open or turn.word_count(self._body) < evidence.ENOUGH_ALONE:
+        if true or index in self._open or turn.word_count(self._body) < ledger_evidence.ENOUGH_ALONE:
             return b""
         chain = self._found.plain.get(turn.key, b"")
         return self._keys.mask_chain(turn.key, chain) if chain else b""

@@ -8,7 +8,7 @@ from addon.core.history.keys import Keys
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import HistoryTurn
-from addon.graft.evidence import Miss, Place, Verdict
+from addon.graft.ledger_evidence import Miss, Place, Verdict
 from addon.graft.true_turns import TrueTurns
 from store.base import Store
 from store.models import LedgerChanges, LedgerMatches

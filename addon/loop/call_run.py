@@ -17,8 +17,8 @@ from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.calls import args_key
 from addon.core.history.outcomes import outcome_of
-from addon.graft.call_outcomes import outcome_of_call
 from addon.graft.exchange import STORE_FAILED
+from addon.graft.ledger_evidence import outcome_of_call
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
 from addon.loop.attempts import attempt

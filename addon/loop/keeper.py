@@ -7,8 +7,8 @@ from typing import Any
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.outcomes import outcome_of
-from addon.graft.call_outcomes import outcome_of_call
 from addon.graft.late_writes import MOST_BYTES, LateWrites
+from addon.graft.ledger_evidence import outcome_of_call
 from addon.own_secrets import own_secrets
 from addon.tools.base import MAX_MESSAGE
 from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable, UnknownCall

@@ -4,7 +4,7 @@ import pytest
 
 from addon.core.framing.documents import encode
 from addon.core.history.request import parse
-from addon.graft.evidence import Miss
+from addon.graft.ledger_evidence import Miss
 from store.base import MATCHES, Store
 from tests.contents import call, model, user
 from tests.graft.ledgers import PLACEHOLDER, A, B, C, found, hits_of, kept, missed, plain, read, turn_id

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.graft.evidence import true_turn
 from addon.graft.ledger import store_client_results
+from addon.graft.ledger_evidence import true_turn
 from store.base import Store
 from store.models import Call, Slot, Status, Step, Turn
 from tests.contents import call, model, response, user

@@ -6,8 +6,8 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
-from addon.graft.evidence import Miss
 from addon.graft.ledger import store_client_results
+from addon.graft.ledger_evidence import Miss
 from store.base import Store
 from tests.contents import call, model, response, user
 from tests.graft.ledgers import SAID, A, B, C, found, hits_of, kept, keys_of, missed, read, turn_id

@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.framing.documents import Document, encode
 from addon.core.history.request import parse
-from addon.graft.evidence import Miss
+from addon.graft.ledger_evidence import Miss
 from store.base import MATCHES, Store
 from tests.contents import model, user
 from tests.graft.ledgers import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.graft.evidence import Miss
+from addon.graft.ledger_evidence import Miss
 from tests.contents import call, model, response, user
 from tests.graft.conftest import WEATHER, Graft, answer
 

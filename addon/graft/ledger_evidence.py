@@ -1,7 +1,7 @@
-"""Decides whether a turn of a history is an entry of the ledger. Pure: histories and records in, verdicts out.
+"""Decides whether a turn of a history is an entry of the ledger, and makes the true turn of an entry.
 
-A match needs proof, and if several entries fit, all must mean the same. `docs/architecture.md` gives the rules.
-"""
+Pure: histories and records in, verdicts out. A match needs proof, and if several entries fit, all must mean the same.
+`docs/architecture.md` gives the rules."""
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -12,11 +12,11 @@ import msgspec
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, responses_in
 from addon.core.history.keys import marks_of
-from addon.core.history.outcomes import outcome_in
+from addon.core.history.media import sized
+from addon.core.history.outcomes import outcome_in, outcome_of, with_omitted
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.history.turns import HistoryTurn
 from addon.core.history.visible import ENOUGH_WORDS, visible_digest
-from addon.graft.call_outcomes import outcome_of_call
 from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry
@@ -278,3 +278,12 @@ def _step(step: Recorded, calls: Mapping[str, Call]) -> TrueStep:
             head = {} if call.gemini_id is None else {"id": call.gemini_id}
             made[call.call_id] = {**head, "name": call.name, "args": call.model_args}
     return with_restored_calls(step.content, slots, made)
+
+
+def outcome_of_call(call: Call) -> Document:
+    """The outcome of a final call, or an error if the store has lost parts of the result."""
+    outcome = outcome_of(call.result, call.error, call.parts)
+    if len(call.parts) == len(call.media):
+        return outcome
+    left = [sized(one.mime_type, one.size) for one in call.media]
+    return {"response": with_omitted(outcome["response"], left, "it is not stored any more")}
