@@ -9,9 +9,7 @@ from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import client_results
 from addon.core.history.turns import History, HistoryTurn
 from addon.graft.ledger_evidence import Miss
-from addon.graft.ledger_search import Search
-from addon.graft.search_state import Hits, Known
-from addon.graft.true_turns import TrueTurns
+from addon.graft.ledger_search import Hits, Known, Search, TrueTurns
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.budget import Budget
 from store.models import LedgerChanges

@@ -1,19 +1,364 @@
 """Searches the ledger for the unknown turns of a history, in the order of decreasing proof.
 
-`graft.evidence` decides whether a turn is an entry.
-"""
+`graft.ledger_evidence` decides whether a turn is an entry."""
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from addon.core.history.keys import marks_of
+from addon.core.history.keys import Keys, marks_of
+from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
-from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, windows
+from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
 from addon.graft import ledger_evidence
 from addon.graft.ledger_evidence import Miss, Place, Verdict, true_turns
-from addon.graft.neighbours import Neighbours
-from addon.graft.search_state import Asked, SearchState, both
+from store.base import Store
+from store.budget import Budget, Share
+from store.models import LedgerChanges, LedgerMatches
+from store.models import Turn as Entry
+
+type _Entry = tuple[int, TrueTurn]
+"""The ledger's revision at which the turn was valid, and the turn."""
+
+
+class TrueTurns:
+    def __init__(self, store: Store, budget: Budget) -> None:
+        self.store = store
+        self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 24)
+
+    def find(self, session: str, revision: int | None, turn_ids: Iterable[str]) -> dict[str, TrueTurn]:
+        """The cached turns with these ids. `revision`: the oldest acceptable revision of the ledger. None finds
+        nothing."""
+        found: dict[str, TrueTurn] = {}
+        changes: dict[int, LedgerChanges | None] = {}
+        if revision is None:
+            return found
+        for turn_id in turn_ids:
+            known = self._turns.get((session, turn_id))
+            if known is None:
+                continue
+            since, true = known
+            if since != revision:
+                if since not in changes:
+                    changes[since] = self.store.changes(session, since)
+                if (touched := changes[since]) is None or turn_id in touched.turn_ids:
+                    continue
+                self._turns.replace((session, turn_id), (revision, true))
+            found[turn_id] = true
+        return found
+
+    def clear(self) -> None:
+        self._turns.clear()
+
+    def keep(self, session: str, revision: int | None, true: TrueTurn) -> None:
+        """Cache a turn. `revision`: the ledger's, before the turn was looked up."""
+        if revision is not None:
+            self._turns.put((session, true.turn_id), (revision, true), true.size)
+
+
+Hits = dict[int, tuple[TrueTurn, ...]]
+"""True turns by the index of their turn in the history."""
+
+
+class Known(NamedTuple):
+    """The true turns of a turn under a root or chat, and the turns and keys (besides the key of its own words) that
+    this finding depends on. If the client names the turn, `under` is its id."""
+
+    under: bytes
+    true: tuple[TrueTurn, ...]
+    turn_ids: frozenset[str] = frozenset()
+    keys: frozenset[bytes] = frozenset()
+
+    def holds(self, turn: HistoryTurn, touched: LedgerChanges) -> bool:
+        return (
+            turn.key not in touched.keys
+            and self.turn_ids.isdisjoint(touched.turn_ids)
+            and self.keys.isdisjoint(touched.keys)
+        )
+
+
+_NO_KEYS: frozenset[bytes] = frozenset()
+
+
+@functools.lru_cache(256)
+def _nothing(chat: bytes) -> Known:
+    """The finding for most turns, shared by all turns of a chat."""
+    return Known(chat, ())
+
+
+class Asked(NamedTuple):
+    """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
+    and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything."""
+
+    history: bytes
+    whole: bytes
+    windows: tuple[bytes, bytes]
+    own: bytes
+
+    @property
+    def all(self) -> list[bytes]:
+        return [key for key in (self.history, self.whole, *self.windows, self.own) if key]
+
+    @property
+    def window(self) -> bytes:
+        return self.windows[0]
+
+
+class SearchState:
+    """The unknown turns of a history, and the findings. `hits`: the known turns. `turn_ids`: the ids that the keeper of
+    the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, for turns that may have some.
+    `open`: turns with known words that are not found yet. `bare`: the bare placeholders."""
+
+    def __init__(
+        self,
+        store: Store,
+        session: str,
+        keys: Keys,
+        body: bytes,
+        turns: Sequence[HistoryTurn],
+        placeholder: Placeholder,
+        hits: Hits,
+        turn_ids: Mapping[int, str],
+        true_turns: TrueTurns,
+        revision: int | None,
+    ) -> None:
+        self.store = store
+        self.session = session
+        self.keys = keys
+        self.body = body
+        self.turns = turns
+        self.placeholder = placeholder
+        self.hits = hits
+        self.turn_ids = turn_ids
+        self.true_turns = true_turns
+        self.revision = revision
+        self.misses: dict[int, Miss] = {}
+        self.found = LedgerMatches()
+        self.asked: set[bytes] = set()
+        self.known: dict[int, Known] = {}
+        self.unsure: list[int] = []
+        self.marks: dict[int, dict[tuple[str, bytes], bytes]] = {}
+        self.open: list[int] = []
+        self.bare: list[int] = []
+        self.asked_for: dict[int, Asked] = {}
+        self._asked: dict[int, Asked] = {}
+
+    def remember(self, wanted: Sequence[int]) -> int:
+        """Store the findings in the turns. Returns how many turns from the start are now known."""
+        nothing = _nothing(self.keys.chat)
+        unsure = set(self.unsure)
+        for index in wanted:
+            self.turns[index].memo = None if index in unsure else self.known.get(index, nothing)
+        return min(unsure, default=len(self.turns))
+
+    def place(self, index: int) -> Place:
+        return Place(self.body, self.turns, index, self.marks.get(index, {}))
+
+    def used_ids(self) -> set[str]:
+        return {true.turn_id for here in self.hits.values() for true in here}
+
+    async def ask(self, asked: Sequence[bytes]) -> None:
+        fresh = [key for key in dict.fromkeys(asked) if key not in self.asked]
+        if not fresh:
+            return
+        self.asked.update(fresh)
+        more = await self.store.look_up(self.session, keys=fresh)
+        self.found.by_key |= more.by_key
+        self.found.turns |= more.turns
+        self.found.calls |= more.calls
+        self.found.crowded |= more.crowded
+        self.found.plain |= more.plain
+
+    def _with_certain_chain(self, verdict: Verdict) -> tuple[TrueTurn, ...]:
+        """The true turns of a verdict. The chain of an entry is the turn's own only if all entries that fit have the
+        same one; otherwise another entry may be the chat's, so the chain is dropped."""
+        true = verdict.true
+        if len(true) != 1 or not true[0].chain:
+            return true
+        entries = [self.found.turns[turn_id] for turn_id in {true[0].turn_id, *verdict.alike}]
+        chains = {
+            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain and not entry.bound else b""
+            for entry in entries
+        }
+        return true if len(chains) == 1 else (true[0].without_chain(),)
+
+    def settle(
+        self,
+        index: int,
+        verdict: Verdict,
+        under: bytes,
+        *,
+        turn_ids: Sequence[str] = (),
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """Record the verdict on a turn."""
+        found, marks = self.found, self.marks.get(index, {})
+        if verdict.true:
+            if verdict.alike:
+                verdict = verdict._replace(true=self._with_certain_chain(verdict))
+            self.hits[index] = verdict.true
+        if verdict.miss is not None:
+            self.misses[index] = verdict.miss
+        else:
+            self.misses.pop(index, None)
+        if not verdict.lasts:
+            self.unsure.append(index)
+        on = frozenset([*keys, *marks.values()]) if keys or marks else _NO_KEYS
+        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())} if on else set()
+        ids.update(turn_ids, [true.turn_id for true in verdict.true])
+        self.known[index] = Known(under, verdict.true, frozenset(ids), on)
+
+
+def both(verdict: Verdict, other: Verdict) -> Verdict:
+    """`verdict` with the entries of both, or `other` if that is a miss."""
+    return verdict._replace(alike=(*verdict.alike, *other.alike)) if other.true else other
+
+
+_ALIKE = 64
+"""How many entries with a turn's words, newest first, are checked against the turns after it."""
+
+_LINES = 3
+"""How many histories that a turn may continue are followed: each edit by a client starts another."""
+
+
+class Neighbours:
+    """The last stage of a search, for turns that nothing else proves."""
+
+    def __init__(self, state: SearchState) -> None:
+        self._state = state
+        self._keys = state.keys
+        self._body = state.body
+        self._turns = state.turns
+        self._hits = state.hits
+        self._found = state.found
+        self._known = state.known
+        self._open = state.open
+
+    async def run(self) -> None:
+        """Find turns by a known turn and the turns between the two."""
+        await self._state.ask([turn.key for turn in self._plain_turns()])
+        lines, alike = self._lines(), await self._alike()
+        asked = {index: self._neighbour_keys(index, lines[index], alike.get(index, ())) for index in self._open}
+        await self._state.ask([key for mine in asked.values() for pair in mine.items() for key in pair if key])
+        ids = [true.turn_id for here in self._hits.values() for true in here]
+        witnesses = self._witness_keys()
+        for index, mine in asked.items():
+            for key, doubt in mine.items():
+                verdict = self._by_neighbour(index, key, doubt)
+                if verdict.true or verdict.miss is not None or key in self._found.plain:
+                    under = self._keys.chat if verdict.true else self._keys.root
+                    self._state.settle(
+                        index, verdict, under, turn_ids=ids, keys=[*mine, *self._known[index].keys, *witnesses]
+                    )
+                    break
+
+    def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
+        """The verdict by a key derived from another turn. Entries under the key `doubt` must mean the same."""
+        place = self._state.place(index)
+        verdict = ledger_evidence.by_key(place, key, self._found, named=self._keys.is_named)
+        if any(true.turn_id in self._state.used_ids() for true in verdict.true):
+            return ledger_evidence.NOTHING
+        if verdict.true and (doubt in self._found.by_key or doubt in self._found.plain):
+            others = ledger_evidence.by_key(place, doubt, self._found)
+            return both(verdict, others)
+        return verdict
+
+    async def _alike(self) -> dict[int, list[Entry]]:
+        """Entries with the same words, for each open turn with changed earlier turns that a later turn can prove."""
+        wanted = {at: key for at in self._open if self._has_changed(at) and (key := self._turns[at].key)}
+        if not wanted:
+            return {}
+        found = await self._state.store.look_up(
+            self._state.session, keys=list(dict.fromkeys(wanted.values())), matches=_ALIKE
+        )
+        entries = {key: [found.turns[turn_id] for turn_id in ids] for key, ids in found.by_key.items()}
+        return {at: [entry for entry in entries.get(key, ()) if entry.pair] for at, key in wanted.items()}
+
+    def _neighbour_keys(self, index: int, lines: Sequence[bytes], alike: Sequence[Entry]) -> dict[bytes, bytes]:
+        """The possible keys of a turn according to known turns, each with its `doubt` key (or b"") for
+        `_by_neighbour`."""
+        turn = self._turns[index]
+        asked = dict.fromkeys((self._keys.whole(turn.key, line) for line in lines), b"")
+        for chain, doubt in self._leading(index, alike):
+            asked.setdefault(self._keys.whole(turn.key, chain), doubt)
+        return asked
+
+    def _lines(self) -> dict[int, list[bytes]]:
+        """For each open turn: its chains, if it follows known turns."""
+        found: dict[int, list[bytes]] = {}
+        lines: list[bytes] = []
+        unknown = set(self._open)
+        for index, turn in enumerate(self._turns):
+            lines = [chain_key(line, turn.side, turn.digest) for line in lines]
+            if index in unknown:
+                found[index] = lines
+            elif (line := self._line(index)) and line not in lines:
+                lines = [line, *lines[: _LINES - 1]]
+        return found
+
+    def _plain_turns(self) -> Iterator[HistoryTurn]:
+        """Turns without hidden parts whose own words may identify them."""
+        for index, turn in enumerate(self._turns):
+            if turn.side == "model" and index and index not in self._hits:
+                turn.key = self._keys.own(turn.digest)
+            if (
+                turn.key
+                and turn.key not in self._found.known
+                and turn.word_count(self._body) >= ledger_evidence.ENOUGH_ALONE
+            ):
+                yield turn
+
+    def _line(self, index: int) -> bytes:
+        """The chain that a known turn had when it was stored, or b""."""
+        turn, true = self._turns[index], self._hits.get(index, ())
+        if len(true) == 1 and true[0].chain:
+            return self._keys.mask_chain(true[0].turn_id.encode(), true[0].chain)
+        if true or index in self._open or turn.word_count(self._body) < ledger_evidence.ENOUGH_ALONE:
+            return b""
+        chain = self._found.plain.get(turn.key, b"")
+        return self._keys.mask_chain(turn.key, chain) if chain else b""
+
+    def _witness_keys(self) -> set[bytes]:
+        """The keys of the known turns that prove others. A write under one of these may invalidate the proof."""
+        found: set[bytes] = set()
+        for index, turn in enumerate(self._turns):
+            if self._line(index):
+                known = self._known.get(index) or turn.memo
+                found.update((self._keys.own(turn.digest), *(known.keys if known is not None else ())))
+        return found
+
+    def _later(self, index: int) -> int | None:
+        return next((at for at in range(index + 1, len(self._turns)) if self._line(at)), None)
+
+    def _has_changed(self, index: int) -> bool:
+        """Whether the turns before the next known turn have changed since it was stored."""
+        later = self._later(index)
+        return later is not None and self._line(later) != self._turns[later].chain
+
+    def _leading(self, index: int, alike: Sequence[Entry]) -> list[tuple[bytes, bytes]]:
+        """The chains of a turn if known turns follow it: its own if nothing has changed since, or that of an entry with
+        the same words. Its history may be the end of a longer one, so each chain comes with the key of entries that may
+        follow the same words."""
+        later = self._later(index)
+        if later is None:
+            return []
+        line, (sent, pair) = self._line(later), self._state.asked_for[index].windows
+        if line == self._turns[later].chain:
+            return [(self._turns[index].chain, sent)]
+        near = {turn_id for key in (sent, pair) for turn_id in self._found.by_key.get(key, ())}
+        entries = [*(self._found.turns[turn_id] for turn_id in near), *alike]
+        between = self._turns[index + 1 : later + 1]
+        chains = {self._keys.mask_chain(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
+        return [(chain, pair) for chain, pair in chains.items() if _extended(chain, between) == line]
+
+
+def _extended(chain: bytes, turns: Sequence[HistoryTurn]) -> bytes:
+    for turn in turns:
+        chain = chain_key(chain, turn.side, turn.digest)
+    return chain
+
 
 _FEW = 16
 """Up to this many unknown turns are looked up by all their keys in the first question, to save a round trip."""

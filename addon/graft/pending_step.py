@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from addon.core.history.steps import last_step
 from addon.core.history.turns import History
 from addon.graft.exchange import Abandoned
+from addon.graft.ledger_search import Hits
 from addon.graft.owners import Owners
-from addon.graft.search_state import Hits
 from addon.graft.session_config import SessionConfig
 from addon.graft.waiting import being_run, open_calls, until_one_changes
 from store.base import Store

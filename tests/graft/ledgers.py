@@ -11,7 +11,7 @@ from addon.core.history.turns import chain_key, windows
 from addon.core.history.visible import visible_digest
 from addon.graft import ledger
 from addon.graft.ledger_evidence import Miss
-from addon.graft.search_state import Hits
+from addon.graft.ledger_search import Hits
 from store.base import Store
 from store.models import Call, Slot, Step, Turn
 from tests.contents import call, model, user
