@@ -1,17 +1,24 @@
-"""Looks up the model turns of a history in the ledger, and caches the findings until a write affects them."""
+"""Replaces the model turns of a history by their true turns, and caches the histories.
 
+DOC"""
+
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import xxhash
+
 from addon.core.history.keys import Keys
 from addon.core.history.placeholder import Placeholder
+from addon.core.history.request import Prefix, Request
 from addon.core.history.steps import client_results
 from addon.core.history.turns import History, HistoryTurn
 from addon.graft.ledger_evidence import Miss
 from addon.graft.ledger_search import Hits, Known, Search, TrueTurns
+from addon.metrics import Metrics
 from store.base import AlreadyAnswered, Store, UnknownCall
-from store.budget import Budget
+from store.budget import Budget, Share
 from store.models import LedgerChanges
 
 _NONE: Mapping[int, str] = MappingProxyType({})
@@ -153,3 +160,113 @@ async def store_client_results(
                 except (AlreadyAnswered, UnknownCall):
                     continue
     return stored
+
+
+logger = logging.getLogger("toolgraft")
+
+_SIZE = 256
+"""The approximate memory use of a missed turn's key in bytes."""
+
+_REASONS = {
+    Miss.AMBIGUOUS: "turns of the session that read the same mean different things",
+    Miss.PLAIN: "a turn without calls reads the same",
+    Miss.MARKS: "its ids or signatures are not those of the turn that reads the same",
+    Miss.ANSWERS: "its answers do not tell which of the turns that read the same it is",
+    Miss.CONTEXT: "what stands before it has changed, and its words alone may be a coincidence",
+}
+
+
+class MissedTurns:
+    """Counts and logs each turn once, however often it is sent."""
+
+    def __init__(self, metrics: Metrics, budget: Budget) -> None:
+        self._metrics = metrics
+        self._reported: Share[tuple[str, bytes], None] = budget.share("missed turns", 1 / 48)
+
+    def report(self, session: str, keys: Keys, turn: HistoryTurn, miss: Miss) -> None:
+        key = session, keys.history(turn.key, turn.chain)
+        if key in self._reported:
+            return
+        self._reported.put(key, None, _SIZE)
+        self._metrics.ledger_miss(miss)
+        logger.info("session %s: a model turn stays as the client has it: %s", session, _REASONS[miss])
+
+
+SMALLEST = 1024
+"""Beginnings shorter than this are not cached: reading one again costs as little as finding it. Longer ones are indexed
+by this many bytes."""
+
+_SIBLINGS = 64
+
+Key = tuple[str, tuple[str, ...], bytes]
+"""Session, path, and the hash of the first bytes."""
+
+
+class Prefixes:
+    """Beginnings by session and first bytes. Sessions never share one, because it holds ledger look-ups."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._prefixes: Share[int, Key] = budget.share("prefixes", 5 / 48, self._unlink)
+        self._rewritten: Share[int, History] = budget.share("rewritten", 3 / 8, lambda number, history: forget(history))
+        self._restored: Share[int, History] = budget.share("restored", 3 / 16, lambda number, history: forget(history))
+        self._by_head: dict[Key, dict[int, Prefix]] = {}  # least recently used first
+        self._next = 0
+
+    def find(self, session: str, path: Sequence[str], body: bytes) -> Prefix | None:
+        best: tuple[int, Prefix] | None = None
+        siblings = self._by_head.get(_key(session, path, body), {})
+        for number, prefix in reversed(siblings.items()):
+            if (best is None or prefix.end > best[1].end) and prefix.is_start_of(body):
+                best = number, prefix
+        if best is None:
+            return None
+        self._prefixes.get(best[0])
+        self._rewritten.get(best[0])
+        self._restored.get(best[0])
+        siblings[best[0]] = siblings.pop(best[0])
+        return best[1]
+
+    def keep(self, session: str, path: Sequence[str], request: Request) -> None:
+        """Cache the request's beginning instead of the shorter one that it was read with."""
+        prefix = request.prefix() if request.history.end >= SMALLEST else None
+        if prefix is None or prefix is request.known_prefix or prefix.end < SMALLEST:
+            return
+        key = _key(session, path, request.body)
+        siblings = self._by_head.get(key, {})
+        for number, known in siblings.items():
+            if known is request.known_prefix:
+                self._forget(number, key)
+                break
+        while len(siblings) >= _SIBLINGS:
+            self._forget(next(iter(siblings)), key)
+        number, self._next = self._next, self._next + 1
+        self._by_head.setdefault(key, {})[number] = prefix
+        if not self._prefixes.put(number, key, prefix.size):
+            self._unlink(number, key)
+        elif size := remembered_size(prefix.history):
+            share = self._restored if has_true_turns(prefix.history) else self._rewritten
+            if not share.put(number, prefix.history, size):
+                forget(prefix.history)
+
+    def clear(self) -> None:
+        self._rewritten.drop_all()
+        self._restored.drop_all()
+        self._prefixes.clear()
+        self._by_head.clear()
+
+    def _forget(self, number: int, key: Key) -> None:
+        self._prefixes.pop(number)
+        self._unlink(number, key)
+
+    def _unlink(self, number: int, key: Key) -> None:
+        """Drop everything cached for a beginning."""
+        self._rewritten.pop(number)
+        self._restored.pop(number)
+        siblings = self._by_head[key]
+        del siblings[number]
+        if not siblings:
+            del self._by_head[key]
+
+
+def _key(session: str, path: Sequence[str], body: bytes) -> Key:
+    return session, tuple(path), xxhash.xxh3_128_digest(memoryview(body)[:SMALLEST])

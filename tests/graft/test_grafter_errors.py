@@ -48,7 +48,7 @@ async def test_a_store_that_fails_is_a_503_in_googles_shape(
 # --- what nobody foresaw -----------------------------------------------------------------------------------------
 
 MISTAKES = {
-    "prefix": "addon.graft.prefixes.Prefixes.find",
+    "prefix": "addon.graft.ledger.Prefixes.find",
     "look-up": "addon.graft.grafter.hits_of",
     "tools": "addon.core.tools.tool_plan.Toolbox.strip",
     "history": "addon.core.history.rewriting._Writer.user_turn",

@@ -8,8 +8,8 @@ from addon.core.framing.documents import encode
 from addon.core.history.request import parse
 from addon.core.history.steps import TrueTurn
 from addon.graft import ledger
+from addon.graft.ledger import SMALLEST, Prefixes
 from addon.graft.ledger_search import TrueTurns
-from addon.graft.prefixes import SMALLEST, Prefixes
 from store.base import Store
 from store.budget import Budget
 from tests.contents import model, response, user

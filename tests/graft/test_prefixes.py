@@ -6,7 +6,7 @@ from addon.core.history.request import Request, parse
 from addon.core.history.rewrite_rules import RewriteRules
 from addon.core.history.rewriting import rewrite
 from addon.core.tools.tool_plan import ToolPlan
-from addon.graft.prefixes import SMALLEST, Prefixes
+from addon.graft.ledger import SMALLEST, Prefixes
 from store.budget import Budget
 from tests.contents import call, model, response, user
 
