@@ -10,7 +10,7 @@ from store.base import Store, StoreUnavailable
 type _Note = tuple[str, Sequence[bytes], bytes]
 """The arguments of `Store.save_plain`."""
 
-_MOST = 1024
+_MOST_NOTES = 1024
 """The most notes kept for a failed store."""
 
 
@@ -58,8 +58,8 @@ class PlainNotes:
                 self._add_later(note)
 
     def _add_later(self, note: _Note) -> None:
-        if len(self._waiting) == _MOST:
+        if len(self._waiting) == _MOST_NOTES:
             self._waiting.popleft()
             self._metrics.error("store")
-            self._warn(f"more than {_MOST} answers without calls wait to be noted: the oldest are never noted")
+            self._warn(f"more than {_MOST_NOTES} answers without calls wait to be noted: the oldest are never noted")
         self._waiting.append(note)
