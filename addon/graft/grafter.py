@@ -21,11 +21,11 @@ from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
 from addon.graft.continuations import Continuations
 from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
+from addon.graft.late_writes import PlainNotes
 from addon.graft.ledger import MissedTurns, Prefixes, hits_of, store_client_results
 from addon.graft.ledger_search import Hits, TrueTurns
 from addon.graft.owners import ByHand, Owners
 from addon.graft.pending_step import Hangup, PendingStep
-from addon.graft.plain_notes import PlainNotes
 from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.warner import Warner
