@@ -24,8 +24,7 @@ from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Out
 from addon.graft.late_writes import PlainNotes
 from addon.graft.ledger import MissedTurns, Prefixes, hits_of, store_client_results
 from addon.graft.ledger_search import Hits, TrueTurns
-from addon.graft.owners import ByHand, Owners
-from addon.graft.pending_step import Hangup, PendingStep
+from addon.graft.owners import ByHand, Hangup, Owners, PendingStep
 from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.graft.warner import Warner

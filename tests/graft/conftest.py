@@ -12,7 +12,7 @@ from addon.graft import reading, turn_records
 from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward, Outcome
 from addon.graft.grafter import Grafter, never
-from addon.graft.pending_step import Hangup
+from addon.graft.owners import Hangup
 from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings

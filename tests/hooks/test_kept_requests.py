@@ -72,7 +72,7 @@ async def test_a_replay_does_not_wait_for_a_call_that_runs(make: Make, monkeypat
     async def all_of_them(store: Store, calls: Sequence[Call], after: object) -> Sequence[Call]:
         return calls
 
-    monkeypatch.setattr("addon.graft.pending_step.being_run", all_of_them)
+    monkeypatch.setattr("addon.graft.owners.being_run", all_of_them)
     found = await asyncio.wait_for(replayed(hooks, kept(hooks)[0]), 30)
     assert "are running" in found.note
 

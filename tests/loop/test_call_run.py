@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.graft.waiting import is_being_run
+from addon.graft.owners import is_being_run
 from addon.loop import call_waits
 from addon.loop.call_run import CallRun
 from store.models import Call, Executor, Status, ToolRules
