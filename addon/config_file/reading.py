@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from addon.core.framing.documents import Document
 from addon.core.security.escaping import printable
 from addon.core.tools.positions import BadTool
-from addon.graft.toolsets import toolset_of
+from addon.graft.session_config import toolset_of
 from addon.options import OPTIONS, Option, removed
 from addon.settings import Settings, explain
 from addon.urls import redacted

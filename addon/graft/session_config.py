@@ -9,11 +9,12 @@ from typing import Any, Literal, NamedTuple
 from addon.core.framing.documents import Document, memory_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.rewrite_rules import RewriteRules
+from addon.core.tools.tool_forms import normalise
 from addon.core.tools.tool_plan import Generation, Toolbox, ToolPlan
 from addon.settings import Settings
 from store.base import Store, StoreUnavailable
 from store.budget import Budget, Share
-from store.models import Delivery, Policy, Snapshot, Toolset
+from store.models import Delivery, Policy, Snapshot, ToolRules, Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +222,15 @@ async def _wait_awake(reading: asyncio.Future[Any], seconds: float) -> None:
         await asyncio.wait({reading}, timeout=step)
         if clock() - began < 2 * step:
             left -= 1
+
+
+def toolset_of(document: object) -> Toolset:
+    """`document`: `{"tools": […]}`, optionally with `tool_config` or `tool_choice`; see `normalise`. Raises BadTool, or
+    ValidationError for a rule."""
+    tools = normalise(document)
+    return Toolset(
+        declarations=list(tools.declarations),
+        builtins=list(tools.builtins),
+        tool_config=tools.tool_config,
+        rules={name: ToolRules.model_validate(rules) for name, rules in tools.rules.items()},
+    )

@@ -14,8 +14,7 @@ from addon.control.masks import restore_masked
 from addon.control.tool_changes import ToolChange, tool_changes
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, update_session, with_etag
 from addon.core.framing.documents import Document
-from addon.graft.session_config import shared_with
-from addon.graft.toolsets import toolset_of
+from addon.graft.session_config import shared_with, toolset_of
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, nothing, reply, routes_of
 from addon.web.context import ApiContext
