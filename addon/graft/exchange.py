@@ -1,5 +1,6 @@
 """The state that one exchange's request and answer share, and the outcomes of a request."""
 
+import base64
 import secrets
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from addon.graft.session_config import SessionConfig
 from addon.surfaces.base import Target
 from addon.surfaces.incoming import Incoming
 from addon.surfaces.wire import Wire
+from store.budget import Budget, Share
 from store.models import Step
 
 
@@ -126,3 +128,27 @@ def new_turn_id() -> str:
 
 def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
+
+
+_STANDARD = str.maketrans("-_", "+/")
+
+
+class Continuations:
+    def __init__(self, budget: Budget) -> None:
+        self._paused: Share[tuple[str, bytes | str], Paused] = budget.share("paused answers", 1 / 16)
+
+    def keep(self, session: str, token: str, paused: Paused) -> None:
+        self._paused.put((session, _bytes_of(token)), paused, len(token) + paused.size)
+
+    def find(self, session: str, token: str) -> Paused | None:
+        return self._paused.get((session, _bytes_of(token)))
+
+
+def _bytes_of(token: str) -> bytes | str:
+    """The token's bytes. Clients may send it back in base64's other alphabet."""
+    try:
+        return base64.b64decode(
+            token.translate(_STANDARD).rstrip("=") + "=" * (-len(token.rstrip("=")) % 4), validate=True
+        )
+    except ValueError:
+        return token

@@ -19,8 +19,7 @@ from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
 from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
-from addon.graft.continuations import Continuations
-from addon.graft.exchange import STORE_FAILED, Abandoned, Exchange, Forward, Outcome, Reply
+from addon.graft.exchange import STORE_FAILED, Abandoned, Continuations, Exchange, Forward, Outcome, Reply
 from addon.graft.late_writes import PlainNotes
 from addon.graft.ledger import MissedTurns, Prefixes, hits_of, store_client_results
 from addon.graft.ledger_search import Hits, TrueTurns
