@@ -19,7 +19,7 @@ import pytest
 from typer.main import get_command
 
 from addon.cli.app import app
-from addon.graft.machine_state import TABLE, State
+from addon.graft.machine_protocol import TABLE, State
 from addon.options import OPTIONS
 from tests.ports import free_port
 

@@ -6,10 +6,10 @@ from addon.core.framing.documents import Malformed, decode
 from addon.core.security.redaction import Redaction
 from addon.core.summaries import CallSummary
 from addon.graft.decoding import Decoder
-from addon.graft.effects import Effect, End, Refuse, Show, Start
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
+from addon.graft.machine_protocol import Effect, End, Refuse, Show, Start
 from addon.graft.note_reader import FINISH, NoteReader
 from addon.graft.reading import holds, markers_of
 from addon.graft.shell import (

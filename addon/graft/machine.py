@@ -20,10 +20,26 @@ from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent
 from addon.core.history.calls import calls_in
 from addon.graft.decoding import Item
-from addon.graft.effects import Begin, Effect, End, Mistake, Note, Pause, Save, Send, Show, Start, Wait, Warn
 from addon.graft.exchange import STORE_FAILED, Exchange
 from addon.graft.hidden_calls import holds_hidden_call
-from addon.graft.machine_state import TABLE, Event, ImpossibleEvent, State
+from addon.graft.machine_protocol import (
+    TABLE,
+    Begin,
+    Effect,
+    End,
+    Event,
+    ImpossibleEvent,
+    Mistake,
+    Note,
+    Pause,
+    Save,
+    Send,
+    Show,
+    Start,
+    State,
+    Wait,
+    Warn,
+)
 from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
 from addon.graft.reading import Reading, holds, markers_of

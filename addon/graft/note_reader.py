@@ -10,8 +10,8 @@ import msgspec
 from addon.core.framing.documents import Document, Malformed, as_list, decode, encode, replace_invalid_text
 from addon.core.framing.sse import SseDecoder
 from addon.core.history.visible import prefix_digests, visible_form
-from addon.graft.effects import Note
 from addon.graft.exchange import Exchange
+from addon.graft.machine_protocol import Note
 from addon.graft.turn_records import plain_of
 
 FINISH = b'"finishReason"'

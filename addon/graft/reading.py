@@ -15,8 +15,8 @@ from addon.core.framing.documents import Document, Malformed, content_of, decode
 from addon.core.framing.sse import SseDecoder, SseEvent
 from addon.core.toolloop import WRONG_CALLS
 from addon.graft.decoding import Decoder, Item
-from addon.graft.effects import Note
 from addon.graft.exchange import Exchange, new_call_id
+from addon.graft.machine_protocol import Note
 from addon.graft.note_reader import AT_ONCE, FINISH, NoteReader
 from addon.graft.rounds import Rounds
 from addon.surfaces.base import Framing

@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document, Malformed, decode, objects
 from addon.core.framing.json_array import CLOSE, OPEN
 from addon.core.framing.sse import SseEvent
 from addon.graft.decoding import Item
-from addon.graft.effects import Begin, Effect, Refuse, Show
+from addon.graft.machine_protocol import Begin, Effect, Refuse, Show
 from addon.graft.reading import Reading
 from addon.graft.rounds import JoinedRounds, is_empty
 from addon.surfaces.base import Framing

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from addon.graft.effects import Effect, Mistake, Note, Pause, Save, Warn
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.late_writes import Write
 from addon.graft.machine import AnswerMachine
+from addon.graft.machine_protocol import Effect, Mistake, Note, Pause, Save, Warn
 from addon.graft.rounds import Resumption, resumption
 from store.base import StoreUnavailable, TakeOverUnknown
 

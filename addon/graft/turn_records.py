@@ -12,8 +12,8 @@ from addon.core.history.steps import CallSlot
 from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, windows
 from addon.core.history.visible import prefix_digests_of, visible_digest
 from addon.core.live_frames import LiveStep
-from addon.graft.effects import Note, Save
 from addon.graft.exchange import Exchange, new_turn_id
+from addon.graft.machine_protocol import Note, Save
 from addon.graft.owners import InitialState
 from addon.graft.rounds import JoinedRounds, Resumption
 from addon.graft.session_config import SessionConfig

@@ -24,10 +24,10 @@ from addon.core.framing import replies
 from addon.core.framing.documents import Document
 from addon.core.problems import problem
 from addon.core.summaries import CallSummary, RoundSummary
-from addon.graft.effects import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
+from addon.graft.machine_protocol import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.owners import InitialState
 from addon.graft.shell import (
     PATIENCE,

@@ -12,9 +12,9 @@ from addon.core.framing import sse
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.request import Request
 from addon.graft import reading, turn_records
-from addon.graft.effects import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine, BadAnswer
+from addon.graft.machine_protocol import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
 from addon.settings import Settings

@@ -7,9 +7,8 @@ import pytest
 
 from addon.core.answers.answer import CapturedCall
 from addon.core.framing.documents import Document
-from addon.graft.effects import Wait
 from addon.graft.machine import AnswerMachine, BadAnswer
-from addon.graft.machine_state import TABLE, ImpossibleEvent, State
+from addon.graft.machine_protocol import TABLE, ImpossibleEvent, State, Wait
 from addon.graft.rounds import Resumed, Resumption
 from addon.settings import Settings
 from store.backends.memory import MemoryStore

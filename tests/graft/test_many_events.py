@@ -14,9 +14,9 @@ from addon.core.framing.documents import Document, encode
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame
 from addon.core.tools.tool_plan import Toolbox
-from addon.graft.effects import Effect, Wait
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine
+from addon.graft.machine_protocol import Effect, Wait
 from addon.graft.owners import ByHand
 from addon.settings import Settings
 from addon.surfaces import match
