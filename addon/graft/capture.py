@@ -5,13 +5,10 @@ from collections.abc import Iterable
 from addon.core.framing.documents import Malformed, decode
 from addon.core.security.redaction import Redaction
 from addon.core.summaries import CallSummary
-from addon.graft.decoding import Decoder
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, End, Refuse, Show, Start
-from addon.graft.note_reader import FINISH, NoteReader
-from addon.graft.reading import holds, markers_of
 from addon.graft.shell import (
     note_broken,
     note_delivered,
@@ -20,6 +17,7 @@ from addon.graft.shell import (
     store_failed,
     take_over_answer,
 )
+from addon.graft.upstream_answer import FINISH, Decoder, NoteReader, holds, markers_of
 from addon.surfaces.base import Framing, Operation
 from store.base import StoreUnavailable, TakeOverUnknown
 from store.models import CachedTools

@@ -19,9 +19,7 @@ from addon.core.framing.encoding import TooLong
 from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent
 from addon.core.history.calls import calls_in
-from addon.graft.decoding import Item
 from addon.graft.exchange import STORE_FAILED, Exchange
-from addon.graft.hidden_calls import holds_hidden_call
 from addon.graft.machine_protocol import (
     TABLE,
     Begin,
@@ -40,12 +38,11 @@ from addon.graft.machine_protocol import (
     Wait,
     Warn,
 )
-from addon.graft.note_reader import FINISH
 from addon.graft.owners import Owners
-from addon.graft.reading import Reading, holds, markers_of
 from addon.graft.response_writer import ResponseWriter
 from addon.graft.rounds import Resumption, Rounds
 from addon.graft.turn_records import Journal, TurnIds
+from addon.graft.upstream_answer import FINISH, Item, Reading, holds, holds_hidden_call, markers_of
 from addon.settings import Settings
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire

@@ -10,10 +10,9 @@ from addon.core.framing import replies
 from addon.core.framing.documents import Document, Malformed, decode, objects
 from addon.core.framing.json_array import CLOSE, OPEN
 from addon.core.framing.sse import SseEvent
-from addon.graft.decoding import Item
 from addon.graft.machine_protocol import Begin, Effect, Refuse, Show
-from addon.graft.reading import Reading
 from addon.graft.rounds import JoinedRounds, is_empty
+from addon.graft.upstream_answer import Item, Reading
 from addon.surfaces.base import Framing
 from addon.surfaces.wire import Wire
 

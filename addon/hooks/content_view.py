@@ -12,7 +12,7 @@ from mitmproxy.contentviews import Contentview, Metadata
 from addon.core.conversation_view import answer_lines, request_lines
 from addon.core.framing.documents import Document, Malformed, decode, get
 from addon.core.security.escaping import printable
-from addon.graft.decoding import Decoder
+from addon.graft.upstream_answer import Decoder
 from addon.surfaces import Target, match_path
 
 _PRIORITY = 2

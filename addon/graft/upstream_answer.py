@@ -1,25 +1,235 @@
 """Reads one upstream answer: cuts it into documents and takes the calls out of them.
 
-Most answers hold no call and are never parsed. Bytes that pass unread are kept, and read if a call follows.
-"""
+Most answers hold no call and are never parsed. Bytes that pass unread are kept, and read if a call follows. The turns
+of an answer that passes are read for their notes in batches, and only down to the parts of their candidates."""
 
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from addon.core.answers.answer import AnswerRewriter, Candidate
 from addon.core.answers.arguments import Limits
 from addon.core.dialects.interactions.contents import marked_id
-from addon.core.framing.documents import Document, Malformed, content_of, decode, objects, parts_of
+from addon.core.framing.documents import (
+    Document,
+    Malformed,
+    as_list,
+    content_of,
+    decode,
+    encode,
+    objects,
+    parts_of,
+    replace_invalid_text,
+)
+from addon.core.framing.encoding import TooLong
+from addon.core.framing.json_array import ArrayDecoder, ArrayItem
 from addon.core.framing.sse import SseDecoder, SseEvent
+from addon.core.history.calls import called_names
+from addon.core.history.visible import prefix_digests, visible_form
 from addon.core.toolloop import WRONG_CALLS
-from addon.graft.decoding import Decoder, Item
 from addon.graft.exchange import Exchange, new_call_id
 from addon.graft.machine_protocol import Note
-from addon.graft.note_reader import AT_ONCE, FINISH, NoteReader
 from addon.graft.rounds import Rounds
+from addon.graft.turn_records import plain_of
 from addon.surfaces.base import Framing
+
+Item = SseEvent | ArrayItem
+
+_JSON = "application/json"
+_EVENTS = "text/event-stream"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_LONGEST = max(map(len, _FIELDS))
+_BLANK = 4096  # the most leading white space, in bytes, skipped before the framing is decided
+
+
+class Decoder:
+    """`framing`: None until the first bytes decide it. JSON is an array or one document; other content types are
+    sniffed. `body`: the bytes of an answer that is not a stream (Framing.JSON), in any format. `events`: the decoder of
+    a stream of server-sent events."""
+
+    def __init__(self, content_type: str, max_event: int = sys.maxsize) -> None:
+        kind = content_type.partition(";")[0].strip().lower()
+        self.framing: Framing | None = None
+        self.body = bytearray()
+        self.events: SseDecoder | None = None
+        self._cutter: SseDecoder | ArrayDecoder | None = None
+        self._max_event = max_event
+        self._is_json = kind == _JSON
+        if kind == _EVENTS:
+            self._become(Framing.SSE)
+
+    @property
+    def is_array_over(self) -> bool:
+        return isinstance(self._cutter, ArrayDecoder) and self._cutter.is_over
+
+    def feed(self, chunk: bytes) -> Sequence[Item]:
+        """Raises TooLong if an event of a stream is longer than `max_event` bytes."""
+        items: Sequence[Item] = ()
+        if self._cutter is not None:
+            items = self._cutter.feed(chunk)
+        else:
+            self.body += chunk
+            if self.framing is None:
+                items = self._begun()
+        if self._cutter is not None and self._cutter.pending > self._max_event:
+            raise TooLong(f"an event of the model's answer has more than {self._max_event} bytes")
+        return items
+
+    def flush(self) -> Sequence[Item]:
+        """End the body. Returns a stream's last items."""
+        items: Sequence[Item] = ()
+        if self.framing is None:
+            items = self._begun(ended=True)
+        return items if self._cutter is None else [*items, *self._cutter.flush()]
+
+    def _begun(self, *, ended: bool = False) -> Sequence[Item]:
+        start = self.body.lstrip()[:_LONGEST]
+        if not start and not ended and len(self.body) < _BLANK:
+            return ()
+        if start.startswith(b"["):
+            return self._become(Framing.ARRAY)
+        if not self._is_json and start.startswith(_FIELDS):
+            return self._become(Framing.SSE)
+        if ended or self._is_json or len(start) >= _LONGEST or not any(one.startswith(bytes(start)) for one in _FIELDS):
+            self.framing = Framing.JSON
+        return ()
+
+    def _become(self, framing: Framing) -> Sequence[Item]:
+        self.framing = framing
+        if framing is Framing.SSE:
+            self._cutter = self.events = SseDecoder()
+        else:
+            self._cutter = ArrayDecoder()
+        body = bytes(self.body)
+        self.body.clear()
+        return self._cutter.feed(body) if body else ()
+
+
+FINISH = b'"finishReason"'
+_DATA, _END = b"data: ", b"\r\n\r\n"
+
+AT_ONCE = 64
+"""The most documents read together: a larger batch would delay an event."""
+
+
+class _Content(msgspec.Struct, gc=False):
+    parts: list[dict[str, msgspec.Raw]] | dict[str, msgspec.Raw] | None = None
+
+
+class _Candidate(msgspec.Struct, gc=False):
+    content: _Content | None = None
+    index: int = 0
+
+
+class _Response(msgspec.Struct, gc=False):
+    candidates: list[_Candidate] | None = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    response: _Response | None = None
+
+
+_response = msgspec.json.Decoder(_Response).decode
+_envelope = msgspec.json.Decoder(_Envelope).decode
+_many = msgspec.json.Decoder(list[_Response]).decode
+_envelopes = msgspec.json.Decoder(list[_Envelope]).decode
+_UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class NoteReader:
+    """Reads one answer in the format and envelope of its surface."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._is_wrapped = exchange.wire.is_wrapped
+        self._events = SseDecoder()
+        self._parts: dict[int, list[dict[str, msgspec.Raw]]] = {}
+        self._noted: dict[int, bytes] = {}
+        self._is_new = False  # something arrived since the last notes
+
+    def events(self, pieces: Sequence[bytes]) -> None:
+        """Read whole server-sent events, in any number of pieces."""
+        joined = b"".join(pieces)
+        if joined.startswith(_DATA) and joined.endswith(_END):  # as the service writes them
+            documents = joined[len(_DATA) : -len(_END)].replace(_END + _DATA, b",")
+            if b"\n" not in documents and self._take_all(documents):
+                return
+        self.documents([event.data for event in self._events.feed(joined) if event.data is not None])
+
+    def documents(self, documents: Sequence[bytes]) -> None:
+        """Read documents of an answer."""
+        if len(documents) > 1 and self._take_all(b",".join(documents)):
+            return
+        for data in documents:
+            try:
+                try:
+                    self._take(self._response(data))
+                except _UNREAD:
+                    self._take(self._response(replace_invalid_text(data)))
+            except (*_UNREAD, Malformed):
+                continue
+
+    def notes(self) -> Iterator[Note]:
+        """The notes for the turns so far, without those already made."""
+        if not self._is_new:
+            return
+        self._is_new = False
+        for index, parts in self._parts.items():
+            try:
+                _, digest = visible_form(parts)
+                marked = [_decoded(part) for part in parts if "thoughtSignature" in part]
+            except (*_UNREAD, Malformed):
+                continue
+            if self._noted.get(index) != digest:
+                self._noted[index] = digest
+                yield Note(*plain_of(self._exchange, digest, marked))
+
+    def beginnings(self) -> Iterator[Note]:
+        """The notes to make if the client may have kept any part of the turns from the start."""
+        for index, parts in self._parts.items():
+            try:
+                digests = prefix_digests(parts)
+            except (*_UNREAD, Malformed):
+                continue
+            for digest in digests:
+                if self._noted.get(index) != digest:
+                    yield Note(*plain_of(self._exchange, digest))
+
+    def _take_all(self, documents: bytes) -> bool:
+        """Read several Gemini documents together. Returns whether all could be read."""
+        if not self._exchange.wire.native:
+            return False
+        try:
+            array = b"[%b]" % documents
+            found = [one.response for one in _envelopes(array)] if self._is_wrapped else _many(array)
+        except _UNREAD:
+            return False
+        for response in found:
+            self._take(response)
+        return True
+
+    def _response(self, data: bytes) -> _Response | None:
+        wire = self._exchange.wire
+        if wire.native:
+            return _envelope(data).response if self._is_wrapped else _response(data)
+        response = wire.unwrap(decode(data))
+        return _response(encode(response)) if response is not None else None
+
+    def _take(self, response: _Response | None) -> None:
+        for candidate in (response.candidates if response is not None else None) or ():
+            parts = self._parts.setdefault(candidate.index, [])
+            if candidate.content is not None:
+                self._is_new = True
+                parts += as_list(candidate.content.parts)
+
+
+def _decoded(part: dict[str, msgspec.Raw]) -> Document:
+    return {key: decode(value) for key, value in part.items()}
+
 
 _MARKERS = (b'"continuationToken"',)
 _LOOP_MARKERS = tuple(f'"{reason}"'.encode() for reason in sorted(WRONG_CALLS))
@@ -259,3 +469,29 @@ def _has_content(response: Document) -> bool:
 
 def _is_content(part: Document) -> bool:
     return any(value for key, value in part.items() if key != "thought") and marked_id({"parts": [part]}) is None
+
+
+def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) -> bool:
+    """Whether whole events, or a whole document, hold a call that the client may not see. Unreadable bytes count if
+    they may hold one."""
+    if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
+        return False
+    naming = exchange.naming
+    try:
+        for name in called_names(_documents(data, framing)):
+            is_further_piece = not name and naming.own  # of one of the client's own calls
+            if not is_further_piece and naming.toolset_name(str(name)) is not None:
+                return True
+    except Malformed:
+        return True
+    return False
+
+
+def _documents(data: bytes, framing: Framing | None) -> list[Any]:
+    if framing is Framing.SSE:
+        decoder = SseDecoder()
+        events = [event.data for event in decoder.feed(data) + decoder.flush()]
+        return [decode(one) for one in events if one is not None and one.strip() not in (b"", b"[DONE]")]
+    if framing is Framing.ARRAY:
+        data = b"[" + data.strip(b"[], \t\r\n") + b"]"
+    return [decode(data)]
