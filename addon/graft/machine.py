@@ -19,6 +19,7 @@ from addon.core.framing.encoding import TooLong
 from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent
 from addon.core.history.calls import calls_in
+from addon.graft.client_answer import ResponseWriter
 from addon.graft.exchange import STORE_FAILED, Exchange
 from addon.graft.machine_protocol import (
     TABLE,
@@ -39,7 +40,6 @@ from addon.graft.machine_protocol import (
     Warn,
 )
 from addon.graft.owners import Owners
-from addon.graft.response_writer import ResponseWriter
 from addon.graft.rounds import Resumption, Rounds
 from addon.graft.turn_records import Journal, TurnIds
 from addon.graft.upstream_answer import FINISH, Item, Reading, holds, holds_hidden_call, markers_of
