@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
+from addon.graft.machine_shell import Capture
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import match_path

@@ -19,9 +19,9 @@ from addon.core.model_names import MODEL_FORM, MODEL_NAME
 from addon.core.summaries import Summary
 from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
-from addon.graft.capture import note_answer
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
+from addon.graft.machine_shell import note_answer
 from addon.kept_requests import Bodies
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner

@@ -12,8 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from addon.core.framing.documents import Document
 from addon.gateway.items import without_input
+from addon.graft.machine_shell import PATIENCE
 from addon.graft.owners import Owners
-from addon.graft.shell import PATIENCE
 from addon.loop.runner import Runner
 from store.base import Store, StoreUnavailable, TakeOverUnknown
 from store.models import UndeliveredAnswer

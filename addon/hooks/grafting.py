@@ -12,8 +12,8 @@ from mitmproxy import flowfilter, http
 from addon.core.framing import replies
 from addon.core.framing.encoding import BadEncoding, Decompress, decompressor
 from addon.core.summaries import Summary
-from addon.graft.capture import Capture, concerns, note_answer
 from addon.graft.exchange import Abandoned, Exchange, Reply
+from addon.graft.machine_shell import Capture, concerns, note_answer
 from addon.graft.session_config import SessionConfig
 from addon.hooks.error_replies import (
     INTERIM,

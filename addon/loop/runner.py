@@ -28,8 +28,7 @@ from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.machine_protocol import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
-from addon.graft.owners import InitialState
-from addon.graft.shell import (
+from addon.graft.machine_shell import (
     PATIENCE,
     note_beginnings,
     note_broken,
@@ -38,6 +37,7 @@ from addon.graft.shell import (
     store_failed,
     take_over_answer,
 )
+from addon.graft.owners import InitialState
 from addon.loop.executors import Executors
 from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import RunningStep

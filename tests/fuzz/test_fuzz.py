@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
+from addon.graft.machine_shell import Capture
 from addon.surfaces import match
 from addon.surfaces.base import Framing
 from addon.surfaces.incoming import Incoming

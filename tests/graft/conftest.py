@@ -9,9 +9,9 @@ import pytest
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft import turn_records, upstream_answer
-from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward, Outcome
 from addon.graft.grafter import Grafter, never
+from addon.graft.machine_shell import Capture
 from addon.graft.owners import Hangup
 from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics

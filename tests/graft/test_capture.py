@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode
-from addon.graft.capture import Capture
 from addon.graft.exchange import Reply
+from addon.graft.machine_shell import Capture
 from addon.surfaces.base import Operation
 from store.models import CachedTools, Status
 from tests.contents import call, model

@@ -8,8 +8,8 @@ import pytest
 from addon.core.answers.answer import AnswerRewriter
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, decode, encode
-from addon.graft.capture import Capture
 from addon.graft.exchange import Reply
+from addon.graft.machine_shell import Capture
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import Status

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, Malformed, decode, encode
-from addon.graft.capture import Capture
 from addon.graft.exchange import Reply
+from addon.graft.machine_shell import Capture
 from addon.surfaces.base import Framing, Operation, Target
 from store.models import Status
 from tests.contents import call

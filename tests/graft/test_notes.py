@@ -10,8 +10,8 @@ import pytest
 from addon.core.framing import sse
 from addon.core.framing.documents import Document, encode
 from addon.core.history.visible import visible_digest
-from addon.graft.capture import Capture, note_answer
 from addon.graft.exchange import Forward
+from addon.graft.machine_shell import Capture, note_answer
 from addon.graft.turn_records import plain_of
 from addon.surfaces import match_path
 from addon.surfaces.base import Framing, Operation, Target

@@ -8,8 +8,8 @@ from typing import Any
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.live_frames import Frame
-from addon.graft.capture import Capture
 from addon.graft.exchange import Forward
+from addon.graft.machine_shell import Capture
 from addon.loop.live import LiveSession
 from addon.surfaces.base import Framing, Operation, Target
 from store.models import Policy

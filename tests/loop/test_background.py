@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.graft.capture import Capture
+from addon.graft.machine_shell import Capture
 from addon.surfaces.base import Framing
 from store.backends._states import WORKER_LOST
 from store.models import Call, Executor, Status, ToolRules

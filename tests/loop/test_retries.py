@@ -9,8 +9,8 @@ import pytest
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft import late_writes
-from addon.graft.capture import Capture
 from addon.graft.exchange import Reply
+from addon.graft.machine_shell import Capture
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
 from store.base import StoreUnavailable, TakeOverUnknown

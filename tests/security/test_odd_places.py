@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Reply
+from addon.graft.machine_shell import Capture
 from addon.surfaces import match
 from addon.surfaces.base import Framing, Target
 from store.factory import open_url

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from addon.graft.capture import Capture, concerns
 from addon.graft.exchange import Reply
+from addon.graft.machine_shell import Capture, concerns
 from addon.surfaces.base import Framing, Operation
 from store.factory import open_url
 from tests.contents import user

@@ -7,14 +7,13 @@ from addon.core.framing.documents import decode, encode
 from addon.core.framing.sse import SseDecoder
 from addon.core.framing.sse import encode as sse_event
 from addon.core.history.outcomes import outcome_of
-from addon.graft.capture import Capture
 from addon.graft.exchange import Exchange, Forward
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, Send, Show, Wait
+from addon.graft.machine_shell import Capture, note_broken, record
 from addon.graft.owners import ByHand, Owners
 from addon.graft.session_config import SessionConfig
-from addon.graft.shell import note_broken, record
 from tests.simulation.chat import Document
 
 JSON, SSE = "application/json", "text/event-stream"
