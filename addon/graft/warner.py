@@ -8,19 +8,17 @@ from collections.abc import Callable
 
 from addon.core.problems import problem
 
-logger = logging.getLogger("toolgraft")
-
-WINDOW = 3600.0
+WARNING_WINDOW = 3600.0
 """Seconds after which a warning may be repeated."""
 
-MOST = 500
+MOST_WARNINGS = 500
 """The most warnings in a window."""
 
-MOST_OF_A_KIND = 20
+MOST_WARNINGS_OF_A_KIND = 20
 """The most warnings that differ only after their first colon: one client must not suppress warnings about others."""
 
-_LONGEST = 2000
-_SESSIONS = 4096
+_LONGEST_WARNING = 2000
+_MENTIONED_SESSIONS = 4096
 """The most sessions for which the notice about stripping is remembered."""
 
 
@@ -31,7 +29,7 @@ class Warner:
         self._logged: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._omitted = 0
-        self._mention = functools.lru_cache(_SESSIONS)(_mention_stripping)
+        self._mention = functools.lru_cache(_MENTIONED_SESSIONS)(_mention_stripping)
 
     def mention_stripping(self, session: str) -> None:
         """Log, once for each session, that its clients' tools are left out."""
@@ -39,13 +37,13 @@ class Warner:
 
     def warn(self, text: str) -> None:
         """Log a warning. Repetitions go to the debug log only."""
-        text = text[:_LONGEST]
+        text = text[:_LONGEST_WARNING]
         if (now := self._clock()) >= self._ends:
             self._begin(now)
         kind = text.partition(":")[0]
         if text in self._logged:
             logger.debug(text)
-        elif len(self._logged) >= MOST or self._kinds[kind] >= MOST_OF_A_KIND:
+        elif len(self._logged) >= MOST_WARNINGS or self._kinds[kind] >= MOST_WARNINGS_OF_A_KIND:
             logger.debug(text)
             if not self._omitted:
                 logger.warning("there are more warnings than can be said: others are left out for up to an hour")
@@ -58,7 +56,7 @@ class Warner:
     def _begin(self, now: float) -> None:
         if self._omitted:
             logger.warning("%d warnings were left out", self._omitted)
-        self._ends, self._omitted = now + WINDOW, 0
+        self._ends, self._omitted = now + WARNING_WINDOW, 0
         self._logged.clear()
         self._kinds.clear()
 
