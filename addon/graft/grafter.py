@@ -1,32 +1,32 @@
 """Rewrites a request: reads it, replaces its tools, rewrites its history, and waits for missing results.
 
-One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results.
-"""
+One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results."""
 
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
 import xxhash
 
 from addon.core.framing import replies
-from addon.core.framing.documents import Document, Malformed, replace_invalid_text
+from addon.core.framing.documents import Document, Malformed, decode, members, replace_invalid_text
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
+from addon.core.problems import problem
 from addon.core.summaries import Summary
-from addon.core.tools.tool_plan import ToolCounter, ToolPlan, generation
+from addon.core.tools.tool_plan import Toolbox, ToolCounter, ToolPlan, cannot_use_functions, generation
 from addon.graft.exchange import STORE_FAILED, Abandoned, Continuations, Exchange, Forward, Outcome, Reply
 from addon.graft.late_writes import PlainNotes
 from addon.graft.ledger import MissedTurns, Prefixes, hits_of, store_client_results
 from addon.graft.ledger_search import Hits, TrueTurns
 from addon.graft.owners import ByHand, Hangup, Owners, PendingStep
-from addon.graft.request_plan import model_in, plan_of, text_in
 from addon.graft.session_config import SessionConfig, SessionConfigs
-from addon.graft.warner import Warner
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
@@ -34,6 +34,115 @@ from addon.surfaces.incoming import Incoming
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
+
+
+def plan_of(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
+    """The plan for the request's tools; None: leave the request alone."""
+    toolbox = config.toolbox
+    if cannot_use_functions(request.value("generationConfig"), model):
+        if config.strips:
+            return ToolPlan.without_tools()
+        own = Toolbox().keep(request.value("tools"), None, generation(model))
+        return own._replace(changes=False, grafts=False)
+    if config.strips:
+        plan = toolbox.strip(generation(model), vertex=target.is_vertex)
+    else:
+        tools, own_config = request.value("tools"), request.value("toolConfig")
+        plan = toolbox.keep(tools, own_config, generation(model), vertex=target.is_vertex)
+    if target.operation is Operation.COUNT and not _counts_tools(target, request):
+        return plan._replace(changes=False)
+    return plan
+
+
+def _counts_tools(target: Target, request: Request) -> bool:
+    """Whether a countTokens request has a field for tools, or can get one."""
+    return target.surface != "codeassist" or request.value("tools") is not None
+
+
+def text_in(request: Request, name: str) -> str:
+    """The value of a string member, or ""."""
+    value = request.value(name)
+    text = decode(value) if value is not None else ""
+    return text if isinstance(text, str) else ""
+
+
+def model_in(request: Request) -> str:
+    """The model named in a body, without prefix. Code Assist names it beside `request`, cachedContents inside."""
+    value = request.value("model")
+    if value is None and request.start:
+        outer = next((m for m in members(request.body) if m.name == "model"), None)
+        value = request.body[outer.start : outer.end] if outer else None
+    named = decode(value) if value is not None else ""
+    return str(named).rpartition("/")[2]
+
+
+WARNING_WINDOW = 3600.0
+"""Seconds after which a warning may be repeated."""
+
+MOST_WARNINGS = 500
+"""The most warnings in a window."""
+
+MOST_WARNINGS_OF_A_KIND = 20
+"""The most warnings that differ only after their first colon: one client must not suppress warnings about others."""
+
+_LONGEST_WARNING = 2000
+_MENTIONED_SESSIONS = 4096
+"""The most sessions for which the notice about stripping is remembered."""
+
+
+class Warner:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends = 0.0
+        self._logged: set[str] = set()
+        self._kinds: Counter[str] = Counter()
+        self._omitted = 0
+        self._mention = functools.lru_cache(_MENTIONED_SESSIONS)(_mention_stripping)
+
+    def mention_stripping(self, session: str) -> None:
+        """Log, once for each session, that its clients' tools are left out."""
+        self._mention(session)
+
+    def warn(self, text: str) -> None:
+        """Log a warning. Repetitions go to the debug log only."""
+        text = text[:_LONGEST_WARNING]
+        if (now := self._clock()) >= self._ends:
+            self._begin(now)
+        kind = text.partition(":")[0]
+        if text in self._logged:
+            logger.debug(text)
+        elif len(self._logged) >= MOST_WARNINGS or self._kinds[kind] >= MOST_WARNINGS_OF_A_KIND:
+            logger.debug(text)
+            if not self._omitted:
+                logger.warning("there are more warnings than can be said: others are left out for up to an hour")
+            self._omitted += 1
+        else:
+            self._logged.add(text)
+            self._kinds[kind] += 1
+            logger.warning(text)
+
+    def _begin(self, now: float) -> None:
+        if self._omitted:
+            logger.warning("%d warnings were left out", self._omitted)
+        self._ends, self._omitted = now + WARNING_WINDOW, 0
+        self._logged.clear()
+        self._kinds.clear()
+
+
+class ReplayWarner(Warner):
+    """For replayed requests, whose warnings concern no client."""
+
+    def mention_stripping(self, session: str) -> None:
+        pass
+
+
+def _mention_stripping(session: str) -> None:
+    logger.info(
+        "session %s: the tools of its clients are left out: graft_client_tools=keep keeps them",
+        session,
+        extra=problem("client_tools_removed", session=session),
+    )
+
 
 logger = logging.getLogger("toolgraft")
 

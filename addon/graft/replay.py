@@ -11,9 +11,8 @@ from addon.core.framing.documents import Document, Malformed, decode, encode, ge
 from addon.core.security.credentials import masked
 from addon.core.tools.tool_plan import Toolbox, declared_names
 from addon.graft.exchange import Abandoned, Forward
-from addon.graft.grafter import Grafter
+from addon.graft.grafter import Grafter, ReplayWarner
 from addon.graft.session_config import SessionConfig
-from addon.graft.warner import ReplayWarner
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Target, takes_ids

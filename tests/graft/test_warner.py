@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from addon.graft.warner import MOST_WARNINGS, MOST_WARNINGS_OF_A_KIND, WARNING_WINDOW, Warner
+from addon.graft.grafter import MOST_WARNINGS, MOST_WARNINGS_OF_A_KIND, WARNING_WINDOW, Warner
 
 
 @pytest.fixture
