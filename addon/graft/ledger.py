@@ -1,6 +1,17 @@
-"""Replaces the model turns of a history by their true turns, and caches the histories.
+"""Finds the true turns behind the model turns of a history, and caches histories with what was found.
 
-DOC"""
+When a turn of the history is replaced:
+
+1. Each answer with grafted calls has an entry in the ledger, under keys of its visible words, of the turns before it,
+   and of the ids and signatures that the model gave it.
+2. For each request, `ledger_search` looks up the model turns that are not known from an earlier request.
+3. `ledger_evidence` compares them with the entries found: a turn is replaced only if an entry is proven to be it, by
+   its id or a mark, by all turns before it, by words that cannot be a coincidence, or by another turn that is known.
+4. If several entries fit, all must mean the same, and no noted turn without calls may read the same. Otherwise the turn
+   is a miss, and stays as the client has it.
+5. A finding holds until a write concerns one of its keys. `core.history.rewriting` then puts the entry's steps, with
+   the current results of its calls, in place of the client's turn.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """The answer machine: makes one answer to a client from one upstream answer, or from all rounds of a loop.
 
-Bytes go in; effects come out (`graft.effects`): in order, what to send to the client and what to store before that. A
-shell drives the machine: `graft.capture` for a complete answer from mitmproxy, `loop.runner` for all others. The
-machine does no I/O, has no clock and never waits. `graft.machine_state` lists the states and their events.
+Bytes go in; effects come out: in order, what to send to the client and what to store before that. A shell drives the
+machine: `machine_shell.Capture` for a complete answer from mitmproxy, `loop.runner` for all others. The machine does no
+I/O, has no clock and never waits. `machine_protocol` lists its states, events and effects.
 
 An event without a call passes as its original bytes. In a stream in Gemini's own format, events before the first call
 are not even parsed (`passes`). A client gets calls of grafted tools only with `passthrough`: neither a failing store

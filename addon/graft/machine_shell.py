@@ -169,7 +169,7 @@ def _key(what: str, turn_id: str) -> str:
     return f"{turn_id} {what}"
 
 
-_CLEAN = ("answered", "delivered", "failed")  # values of `effects.End.outcome`
+_CLEAN = ("answered", "delivered", "failed")  # values of `End.outcome`
 _NO_SECRETS = Redaction(())
 _JSON = "application/json; charset=UTF-8"
 

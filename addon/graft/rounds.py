@@ -290,7 +290,7 @@ class Rounds:
 
     def after(self, candidates: Sequence[Candidate], token: str | None) -> tuple[CapturedCall, ...] | bytes | str:
         """The next action after a round: calls to wait for, another request, or the outcome of the answer for
-        `effects.End`. `token`: asks for the rest of the answer."""
+        `End`. `token`: asks for the rest of the answer."""
         loop, state = self._loop, next((one for one in candidates if one.index == 0), None)
         if loop is None or state is None:
             return Next.ANSWERED.value
