@@ -38,7 +38,7 @@ class GeminiContentview(Contentview):
             raise ValueError("no request to Gemini")
         try:
             if isinstance(metadata.http_message, http.Response):
-                lines = answer_lines(_documents(data, metadata.content_type or "", target.response_path))
+                lines = answer_lines(_answer_documents(data, metadata.content_type or "", target.response_path))
             else:
                 document = _unwrap(decode(data), target.request_path)
                 lines = request_lines(get(document, "generateContentRequest") or document)
@@ -56,7 +56,7 @@ def _target_of(metadata: Metadata) -> Target | None:
     return target if target is not None and target.surface in _SURFACES else None
 
 
-def _documents(data: bytes, content_type: str, path: tuple[str, ...]) -> list[Document]:
+def _answer_documents(data: bytes, content_type: str, path: tuple[str, ...]) -> list[Document]:
     """The response documents of an answer in any framing."""
     decoder = Decoder(content_type)
     items = [item.data for item in (*decoder.feed(data), *decoder.flush()) if item.data is not None]

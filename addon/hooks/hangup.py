@@ -6,7 +6,7 @@ from mitmproxy.connection import Client, ConnectionState
 
 from addon.hooks.draining import InFlight
 
-_POLL_INTERVAL = 0.2
+_CLIENT_POLL_INTERVAL = 0.2
 """Seconds between two checks that a waiting client is still connected."""
 
 
@@ -25,7 +25,7 @@ class Hangup:
         """Returns once the client has hung up, or the proxy ends."""
         self.waited = True
         while self.client.state is ConnectionState.OPEN and not self.in_flight.is_over:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_INTERVAL)
+            await asyncio.sleep(_CLIENT_POLL_INTERVAL)
 
     @property
     def missed(self) -> bool:

@@ -11,12 +11,11 @@ from mitmproxy import ctx, http
 from addon.core.security.credentials import masked
 from addon.core.security.escaping import printable
 from addon.core.security.redaction import Redaction
+from addon.hooks.log_lines import DETAILS
 from addon.hooks.secrets import masked_lines, redaction_of
 from addon.own_secrets import own_secrets
 
 _COLOURS = re.compile(r"(\x1b\[[\d;]*m)")
-_DETAILS = 2
-"""The lowest `flow_detail` that shows more of a flow than its URL."""
 _UNEXPECTED_DATA = "Unexpected data from server"
 _ONE_LINE_LOGGERS = ("toolgraft", "addon", "store", "mcp", "client")
 """Prefixes of the loggers whose messages are one line each. mitmproxy's messages may have several lines."""
@@ -52,7 +51,7 @@ class _Masked:
         """Wraps `show`, which writes about a flow, so that the flow's secrets are masked too."""
 
         def shows(flow: http.HTTPFlow) -> None:
-            if ctx.options.flow_detail >= _DETAILS:
+            if ctx.options.flow_detail >= DETAILS:
                 self._redaction = redaction_of(flow)
             try:
                 show(flow)

@@ -18,7 +18,6 @@ logger = logging.getLogger("toolgraft")
 _PAUSE = 0.1
 _QUICK = 0.3
 """Seconds within which most servers start. Nothing is shown before."""
-_LONGEST_NAME = 64
 _FRAMES, _ASCII_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 _ERASE = "\r\x1b[K"
 

@@ -10,7 +10,7 @@ from addon.graft.session_config import shared_with
 from addon.loop.executors import Executors
 from store.models import ToolRules, Toolset
 
-_LONGEST_NAME = 128
+_LONGEST_TOOL_NAME = 128
 _LONGEST_SOURCE = 120
 _OWN = "the session"
 _MOST_NAMES = 20
@@ -29,12 +29,12 @@ def tool_rows(toolset: Toolset | None, shared: Sequence[Document], executors: Ex
     rows: list[ToolRow] = []
     for declaration in toolset.declarations if toolset is not None else ():
         rules = toolset.rules.get(str(declaration["name"]), ToolRules()) if toolset is not None else ToolRules()
-        rows.append(_row(declaration, _OWN, _handler(rules) + (", after an approval" if rules.approval else "")))
+        rows.append(_tool_row(declaration, _OWN, _handler(rules) + (", after an approval" if rules.approval else "")))
     for declaration in shared_with(toolset, shared):
         name, source = str(declaration["name"]), executors.source
         tool = executors.tools.get(name)
         approval = ", after an approval" if tool is not None and tool.rules.approval else ""
-        rows.append(_row(declaration, "" if source is None else source.name_of(name), f"run by the proxy{approval}"))
+        rows.append(_tool_row(declaration, "" if source is None else source.name_of(name), f"run by the proxy{approval}"))
     return rows
 
 
@@ -49,10 +49,10 @@ def tool_groups(rows: Sequence[ToolRow]) -> Iterator[str]:
         yield f"{where}: {', '.join(names[:_MOST_NAMES])}{more}"
 
 
-def _row(declaration: Document, source: str, run_by: str) -> ToolRow:
+def _tool_row(declaration: Document, source: str, run_by: str) -> ToolRow:
     name, description = str(declaration["name"]), str(declaration.get("description", ""))
     return ToolRow(
-        shortened(name, _LONGEST_NAME), shortened(source, _LONGEST_SOURCE), run_by, shortened(description, 100)
+        shortened(name, _LONGEST_TOOL_NAME), shortened(source, _LONGEST_SOURCE), run_by, shortened(description, 100)
     )
 
 

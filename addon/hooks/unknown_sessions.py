@@ -7,12 +7,10 @@ from addon.core.problems import problem
 from addon.web import tasks
 from store.base import Store, StoreError
 
-logger = logging.getLogger("toolgraft")
-
-_MOST_NAMES = 100
+_MOST_MENTIONED = 100
 """The most names that are logged. Limited because clients choose them."""
 
-_MOST_SESSIONS = 1000
+_MOST_SEARCHED = 1000
 """The most sessions that are searched for the nearest name."""
 
 
@@ -22,7 +20,7 @@ class UnknownSessions:
 
     def mention(self, session: str, store: Store) -> None:
         """Starts the check and returns immediately."""
-        if session in self._mentioned or len(self._mentioned) >= _MOST_NAMES:
+        if session in self._mentioned or len(self._mentioned) >= _MOST_MENTIONED:
             return
         self._mentioned.add(session)
         tasks.spawn(_mention(session, store), name="a session without tools")
@@ -30,7 +28,7 @@ class UnknownSessions:
 
 async def _mention(session: str, store: Store) -> None:
     try:
-        page = await store.sessions(limit=_MOST_SESSIONS)
+        page = await store.sessions(limit=_MOST_SEARCHED)
     except StoreError:
         return  # an outage is reported elsewhere
     names = [other.name for other in page.items if other.toolset is not None and other.name != session]
