@@ -9,7 +9,6 @@ from mitmproxy import hooks, http
 from addon.hooks.console_commands import ConsoleCommands, commands_of
 from addon.hooks.content_view import add_view
 from addon.hooks.draining import InFlight
-from addon.hooks.error_replies import answer, refusal
 from addon.hooks.grafting import Grafting
 from addon.hooks.hook_cache import Speedups
 from addon.hooks.lifecycle import Lifecycle
@@ -17,6 +16,7 @@ from addon.hooks.live import LiveHooks
 from addon.hooks.log_lines import LogLines
 from addon.hooks.looping import Looping
 from addon.hooks.masking import Masking
+from addon.hooks.messages import answer, refusal
 from addon.hooks.record import Recording
 from addon.hooks.reloading import Reloading
 from addon.hooks.request_lines import RequestLines

@@ -28,7 +28,7 @@ from mitmproxy.proxy.layers.http._events import (
 )
 
 from addon.core.security.credentials import credentials
-from addon.hooks.headers import new_response
+from addon.hooks.messages import new_response
 from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer
 

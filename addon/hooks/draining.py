@@ -13,8 +13,7 @@ from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 
 from addon.core.framing import replies
 from addon.core.summaries import count
-from addon.hooks.error_replies import unavailable
-from addon.hooks.flow_state import FlowState
+from addon.hooks.messages import FlowState, unavailable
 from addon.hooks.mitmproxy_patches import error_response
 from addon.surfaces import Target
 

@@ -15,21 +15,26 @@ from addon.core.summaries import Summary
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.machine_shell import Capture, concerns, note_answer
 from addon.graft.session_config import SessionConfig
-from addon.hooks.error_replies import (
+from addon.hooks.hangup import Hangup
+from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.looping import Looping
+from addon.hooks.messages import (
     INTERIM,
+    UNDECODED,
+    FlowState,
+    body_of,
+    ends_with_connection,
     failed,
     interim,
+    put,
     response_of,
+    set_body,
     too_long,
     unavailable,
     unreachable,
     unsupported,
+    value,
 )
-from addon.hooks.flow_state import FlowState
-from addon.hooks.hangup import Hangup
-from addon.hooks.headers import UNDECODED, body_of, ends_with_connection, put, set_body, value
-from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.looping import Looping
 from addon.hooks.mitmproxy_patches import error_response, on_handover
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime

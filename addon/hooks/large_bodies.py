@@ -3,8 +3,7 @@ mitmproxy alone would hold all of them in memory."""
 
 from mitmproxy import ctx, http
 
-from addon.hooks.flow_state import FlowState
-from addon.hooks.headers import value
+from addon.hooks.messages import FlowState, value
 from addon.settings import Settings
 
 LARGE = 1024 * 1024

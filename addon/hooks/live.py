@@ -28,8 +28,8 @@ from addon.core.live_frames import Frame, TooMuchHeld, is_relevant
 from addon.core.security.redaction import Redaction
 from addon.graft.grafter import GraftFailed
 from addon.graft.session_config import SessionConfig
-from addon.hooks.flow_state import FlowState
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.messages import FlowState
 from addon.hooks.mitmproxy_patches import Commands, Relay, relay_through
 from addon.hooks.routing import Route, Routing
 from addon.hooks.runtime import Runtime

@@ -7,9 +7,8 @@ from mitmproxy.connection import Server
 
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
-from addon.hooks.flow_state import FlowState
-from addon.hooks.headers import body_of, host_of, set_body, url_of
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.messages import FlowState, body_of, host_of, set_body, url_of
 from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
 from addon.hooks.routing import Routing
 from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc

@@ -30,7 +30,7 @@ from mitmproxy.proxy.layers.websocket import (
 from mitmproxy.proxy.server import ConnectionHandler
 
 from addon.hooks.destinations import Connecting, MorePieces, on_own_connection, send_elsewhere, take_over
-from addon.hooks.flow_state import FlowState
+from addon.hooks.messages import FlowState
 from addon.loop.server import LoopAnswer
 
 logger = logging.getLogger("toolgraft")

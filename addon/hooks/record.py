@@ -14,8 +14,8 @@ from mitmproxy import http, io
 
 from addon.core.history.keys import asker_digest
 from addon.hooks.grafting import Grafting
-from addon.hooks.headers import asker_in
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.messages import asker_in
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean, redact, redaction_of
 from addon.hooks.shadow_flows import METADATA, Origin, ShadowFlows

@@ -7,7 +7,7 @@ from typing import Any
 from mitmproxy import exceptions, http, io
 
 from addon.graft.replay import ClientRequest, RecordedRequest
-from addon.hooks.headers import asker_in
+from addon.hooks.messages import asker_in
 from addon.hooks.shadow_flows import METADATA
 from addon.surfaces import Operation, match, match_path
 

@@ -14,9 +14,9 @@ from mitmproxy.hooks import UpdateHook
 
 from addon.core.summaries import ANSWERED_HERE, SYMBOLS, Summary, ascii_only, fields_of, line_of
 from addon.hooks.grafting import Grafting
-from addon.hooks.headers import value
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.log_lines import DETAILS, iso_time
+from addon.hooks.messages import value
 from addon.hooks.mitmproxy_patches import error_response
 from addon.hooks.routing import Route, Routing
 from addon.hooks.shadow_flows import ShadowFlows

@@ -16,13 +16,24 @@ from mitmproxy.tls import ClientHelloData
 from addon.core.history.asker import asker_of
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.draining import InFlight
-from addon.hooks.error_replies import answer, refusal, unavailable
-from addon.hooks.flow_state import FlowState
-from addon.hooks.headers import decompressed, host_of, hostport, names, set_host, url_of, value, values
 from addon.hooks.large_bodies import stream_large, stream_large_answer
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.messages import (
+    FlowState,
+    answer,
+    decompressed,
+    host_of,
+    hostport,
+    names,
+    redirected,
+    refusal,
+    set_host,
+    unavailable,
+    url_of,
+    value,
+    values,
+)
 from addon.hooks.mitmproxy_patches import choose_destination
-from addon.hooks.redirects import redirected
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (

@@ -6,7 +6,7 @@ from mitmproxy import http
 
 from addon.core.security.credentials import PARAMETERS, is_secret_header, is_secret_name, masked, secrets_in
 from addon.core.security.redaction import Redaction
-from addon.hooks.headers import body_of, set_body
+from addon.hooks.messages import body_of, set_body
 from addon.own_secrets import own_secrets
 from addon.settings import Settings
 

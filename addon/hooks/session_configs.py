@@ -5,7 +5,7 @@ from mitmproxy import http
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig
-from addon.hooks.error_replies import answer, response_of
+from addon.hooks.messages import answer, response_of
 from addon.hooks.routing import Route
 from addon.hooks.runtime import Runtime
 

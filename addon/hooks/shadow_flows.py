@@ -12,9 +12,7 @@ from mitmproxy.net import server_spec
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
-from addon.hooks.flow_state import FlowState
-from addon.hooks.headers import UNDECODED, body_of, names, new_request, new_response, url_of
-from addon.hooks.redirects import redirected
+from addon.hooks.messages import UNDECODED, FlowState, body_of, names, new_request, new_response, redirected, url_of
 from addon.hooks.streams import comes_whole, is_stream
 from addon.loop.upstream import Address, Headers, Outgoing, Received
 from addon.settings import Settings

@@ -7,8 +7,7 @@ from typing import Any
 from mitmproxy import ctx, flowfilter, http
 
 from addon.core.framing.replies import is_answer
-from addon.hooks.flow_state import FlowState
-from addon.hooks.headers import names, put, value
+from addon.hooks.messages import FlowState, names, put, value
 from addon.settings import Settings
 
 logger = logging.getLogger("toolgraft")

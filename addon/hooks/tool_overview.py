@@ -34,7 +34,9 @@ def tool_rows(toolset: Toolset | None, shared: Sequence[Document], executors: Ex
         name, source = str(declaration["name"]), executors.source
         tool = executors.tools.get(name)
         approval = ", after an approval" if tool is not None and tool.rules.approval else ""
-        rows.append(_tool_row(declaration, "" if source is None else source.name_of(name), f"run by the proxy{approval}"))
+        rows.append(
+            _tool_row(declaration, "" if source is None else source.name_of(name), f"run by the proxy{approval}")
+        )
     return rows
 
 

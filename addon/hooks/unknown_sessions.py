@@ -1,7 +1,6 @@
 """Logs, once for each name, that a client named a session without tools: the name may be misspelt."""
 
 import difflib
-import logging
 
 from addon.core.problems import problem
 from addon.web import tasks

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from mitmproxy import http
 
-from addon.hooks.headers import body_of, names, new_request, put, set_body, value
+from addon.hooks.messages import body_of, names, new_request, put, set_body, value
 
 FIELDS = [(b"Host", b"h"), (b"X-Twice", b"1"), (b"accept", b"*/*"), (b"x-twice", b"2")]
 

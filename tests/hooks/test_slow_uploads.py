@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from addon.hooks.compose import Toolgraft
-from addon.hooks.error_replies import unavailable
 from addon.hooks.lifecycle import Lifecycle
+from addon.hooks.messages import unavailable
 from addon.surfaces import match_path
 from tests.hooks.proxied import Proxied, read_message, serving
 from tests.loop.conftest import until

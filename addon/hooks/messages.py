@@ -1,22 +1,60 @@
-"""Fast access to the headers and bodies of mitmproxy's messages.
+"""mitmproxy's flows and messages: state of the hooks on a flow, fast access to headers and bodies, redirected requests, and
+the errors that the proxy answers itself.
 
 mitmproxy's accessors decode and compare every header at each look-up, even for an absent name, which is most of a
 hook's cost on the hot path. Here a message's headers are traversed once.
 
 New messages are copies of a template. mitmproxy's constructor checks types by means of exceptions, which stay in memory
-until the garbage collector runs and hold the frames of all callers with their variables.
-"""
+until the garbage collector runs and hold the frames of all callers with their variables."""
 
 import functools
 import time
+from collections.abc import Sequence
 
 from mitmproxy import http
 from mitmproxy.net.http import status_codes, url
 
+from addon.core.framing import replies
+from addon.core.framing.documents import encode
 from addon.core.framing.encoding import BadEncoding, decompressor
 from addon.core.history.asker import asker_of
 from addon.core.security.credentials import Fields
 from addon.core.short_cache import cached_if_short
+from addon.graft.exchange import Reply
+from addon.settings import Redirect
+from addon.surfaces import Target, wire_of
+
+
+class FlowState[T]:
+    """A typed attribute of flows. Each module declares its own.
+
+    The value is stored on the flow, because a look-up costs a tenth of that in a WeakKeyDictionary. Copies of a flow,
+    and flows in a file, do not have it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"_toolgraft_{name}"
+
+    def get(self, flow: http.HTTPFlow) -> T | None:
+        found: T | None = flow.__dict__.get(self._name)
+        return found
+
+    def pop(self, flow: http.HTTPFlow) -> T | None:
+        found: T | None = flow.__dict__.pop(self._name, None)
+        return found
+
+    def __getitem__(self, flow: http.HTTPFlow) -> T:
+        found: T = flow.__dict__[self._name]
+        return found
+
+    def __setitem__(self, flow: http.HTTPFlow, value: T) -> None:
+        flow.__dict__[self._name] = value
+
+    def __delitem__(self, flow: http.HTTPFlow) -> None:
+        del flow.__dict__[self._name]
+
+    def __contains__(self, flow: http.HTTPFlow) -> bool:
+        return self._name in flow.__dict__
+
 
 _REQUEST = http.Request.make("POST", "http://localhost/")
 _REQUEST.headers.clear()
@@ -183,3 +221,74 @@ def host_of(request: http.Request) -> str:
     if request.is_http2 or request.is_http3:
         return request.authority or host or ""
     return host or request.data.authority.decode("ascii", "replace")
+
+
+def redirected(request: http.Request, redirects: Sequence[Redirect]) -> http.Request | None:
+    """The request to send instead, or None if its host is not redirected.
+
+    All requests for a host are redirected, not only those to a surface, because a key must reach one place only."""
+    host = request.data.host.lower()
+    to = next((redirect for redirect in redirects if redirect.host == host), None)
+    if to is None:
+        return None
+    made = copy_of(request)
+    made.scheme, made.data.host, made.data.port = to.scheme, to.to_host, to.to_port
+    made.path = to.path + made.path
+    set_host(made, hostport(to.scheme, to.to_host, to.to_port))
+    return made
+
+
+def answer(flow: http.HTTPFlow, response: http.Response) -> None:
+    """Answer instead of the upstream, before the body has arrived. mitmproxy cannot stream a body to nowhere."""
+    flow.response, flow.request.stream = response, False
+
+
+def response_of(reply: Reply) -> http.Response:
+    headers = {"content-type": reply.content_type}
+    if reply.status == 503:
+        headers["retry-after"] = replies.RETRY_AFTER
+    return http.Response.make(reply.status, reply.body, headers)
+
+
+def refusal(code: int, status: str, message: str) -> http.Response:
+    """An error in Google's format, also for requests to no surface."""
+    return _error(code, status, message, None)
+
+
+def unavailable(target: Target | None) -> http.Response:
+    """The refusal of a request because the proxy ends, in the form of its surface."""
+    return _error(503, "UNAVAILABLE", replies.PROXY_ENDING, target)
+
+
+def unsupported(target: Target, encoding: str) -> http.Response:
+    """The refusal of a request whose body cannot be decompressed."""
+    message = f"the request's content encoding {encoding[:60]!r} is not supported: use gzip, deflate, or none"
+    return _error(415, "INVALID_ARGUMENT", message, target)
+
+
+def unreachable(target: Target, reason: str) -> http.Response:
+    return failed(target, f"the model cannot be reached: {reason}")
+
+
+def too_long(target: Target, most: int) -> http.Response:
+    return failed(target, f"the model's answer is too long: it has more than {most} bytes (graft_max_answer)")
+
+
+INTERIM = (100, 102, 103)
+
+
+def interim(target: Target, status: int) -> http.Response:
+    """The error for an interim answer (1xx). Over HTTP/1.1 mitmproxy takes it for the final answer, then drops it, and
+    the client would wait forever."""
+    return failed(target, f"the server sent an interim answer ({status}), which mitmproxy cannot read")
+
+
+def failed(target: Target, message: str) -> http.Response:
+    """The error for an upstream without a usable answer."""
+    return _error(502, "UNAVAILABLE", message, target)
+
+
+def _error(code: int, status: str, message: str, target: Target | None) -> http.Response:
+    error = replies.error(code, status, f"toolgraft: {message}")
+    body = encode(error) if target is None else wire_of(target).error(error)
+    return response_of(Reply(code, replies.content_type("json"), body))
