@@ -1,4 +1,4 @@
-"""Drains the proxy before it ends: it accepts no new connections and waits for the requests in flight."""
+"""Requests that wait: the proxy waits for those in flight before it ends, and a waiting request ends if its client does."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from mitmproxy import ctx, http
+from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.proxy.events import MessageInjected
 from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 
@@ -120,3 +121,30 @@ def _signalled() -> Iterator[asyncio.Event]:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, event.set)
     yield event
+
+
+_CLIENT_POLL_INTERVAL = 0.2
+"""Seconds between two checks that a waiting client is still connected."""
+
+
+class Hangup:
+    """Detects that the client of a waiting request has closed its side, or that the proxy must not wait any longer.
+    mitmproxy reports no disconnection while a hook runs, so the connection is polled.
+
+    A client that has closed only its sending half counts as gone too: mitmproxy then closes an HTTP/1 connection."""
+
+    def __init__(self, client: Client, in_flight: InFlight) -> None:
+        self.client = client
+        self.in_flight = in_flight
+        self.waited = False
+
+    async def wait(self) -> None:
+        """Returns once the client has hung up, or the proxy ends."""
+        self.waited = True
+        while self.client.state is ConnectionState.OPEN and not self.in_flight.is_over:  # noqa: ASYNC110
+            await asyncio.sleep(_CLIENT_POLL_INTERVAL)
+
+    @property
+    def missed(self) -> bool:
+        """Whether the client hung up after the last check of a `wait` that was cancelled."""
+        return self.waited and self.client.state is not ConnectionState.OPEN

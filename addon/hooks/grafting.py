@@ -15,7 +15,7 @@ from addon.core.summaries import Summary
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.machine_shell import Capture, concerns, note_answer
 from addon.graft.session_config import SessionConfig
-from addon.hooks.hangup import Hangup
+from addon.hooks.draining import Hangup
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
 from addon.hooks.messages import (
