@@ -16,7 +16,6 @@ from mitmproxy.tls import ClientHelloData
 from addon.core.history.asker import asker_of
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.hooks.draining import InFlight
-from addon.hooks.large_bodies import stream_large, stream_large_answer
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import (
     FlowState,
@@ -35,6 +34,7 @@ from addon.hooks.messages import (
 )
 from addon.hooks.mitmproxy_patches import choose_destination
 from addon.hooks.shadow_flows import ShadowFlows
+from addon.hooks.streams import stream_large, stream_large_answer
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (
     Operation,

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from mitmproxy import http
 
-from addon.hooks.large_bodies import LARGE
+from addon.hooks.streams import LARGE
 from tests.hooks.proxied import Proxied, chunk, serving
 
 pytestmark = pytest.mark.e2e
