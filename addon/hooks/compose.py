@@ -15,12 +15,12 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import LiveHooks
 from addon.hooks.log_lines import LogLines
 from addon.hooks.looping import Looping
-from addon.hooks.masking import Masking
 from addon.hooks.messages import answer, refusal
 from addon.hooks.record import Recording
 from addon.hooks.reloading import Reloading
 from addon.hooks.request_lines import RequestLines
 from addon.hooks.routing import Routing
+from addon.hooks.secrets import Masking
 from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.upstream_factory import MitmUpstreamFactory
 from addon.hooks.upstream_pool import UpstreamPool

@@ -5,8 +5,7 @@ import io
 import pytest
 
 from addon.core.security.credentials import masked
-from addon.hooks.masking import _Masked
-from addon.hooks.secrets import REMOVED, clean, masked_lines
+from addon.hooks.secrets import REMOVED, _Masked, clean, masked_lines
 from tests.hooks.harness import request, response
 
 

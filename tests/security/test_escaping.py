@@ -11,7 +11,7 @@ import pytest
 
 from addon.cli import output
 from addon.core.security.escaping import printable, printable_json
-from addon.hooks.masking import Masking, _Masked, _Records
+from addon.hooks.secrets import Masking, _Masked, _Records
 from addon.loop.call_run import logger as calls_logger
 from addon.own_secrets import own_secrets
 from addon.tools.mcp_config import Server
