@@ -13,12 +13,11 @@ from addon.hooks.grafting import Grafting
 from addon.hooks.hook_cache import Speedups
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.live import LiveHooks
-from addon.hooks.log_lines import LogLines
+from addon.hooks.log_lines import LogLines, RequestLines
 from addon.hooks.looping import Looping
 from addon.hooks.messages import answer, refusal
 from addon.hooks.record import Recording
 from addon.hooks.reloading import Reloading
-from addon.hooks.request_lines import RequestLines
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import Masking
 from addon.hooks.shadow_flows import ShadowFlows
