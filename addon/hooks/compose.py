@@ -20,9 +20,7 @@ from addon.hooks.record import Recording
 from addon.hooks.reloading import Reloading
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import Masking
-from addon.hooks.shadow_flows import ShadowFlows
-from addon.hooks.upstream_factory import MitmUpstreamFactory
-from addon.hooks.upstream_pool import UpstreamPool
+from addon.hooks.upstream_flows import MitmUpstreamFactory, ShadowFlows, UpstreamPool
 
 Hook = Callable[..., Any]
 

@@ -24,7 +24,7 @@ from addon.hooks.draining import InFlight, drain
 from addon.hooks.file_options import FileOptions
 from addon.hooks.runtime import Runtime
 from addon.hooks.start_progress import start_progress
-from addon.hooks.upstream_pool import UpstreamPool
+from addon.hooks.upstream_flows import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
 from addon.tools.base import SourceError

@@ -21,7 +21,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import value
 from addon.hooks.mitmproxy_patches import error_response
 from addon.hooks.routing import Route, Routing
-from addon.hooks.shadow_flows import ShadowFlows
+from addon.hooks.upstream_flows import ShadowFlows
 from addon.surfaces import Operation
 
 DETAILS = 2

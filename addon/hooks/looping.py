@@ -11,9 +11,8 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import FlowState, body_of, host_of, set_body, url_of
 from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
 from addon.hooks.routing import Routing
-from addon.hooks.shadow_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, netloc
 from addon.hooks.streams import comes_whole, is_stream
-from addon.hooks.upstream_pool import UpstreamPool
+from addon.hooks.upstream_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, UpstreamPool, netloc
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream

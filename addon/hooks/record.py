@@ -18,7 +18,7 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import asker_in
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import clean, redact, redaction_of
-from addon.hooks.shadow_flows import METADATA, Origin, ShadowFlows
+from addon.hooks.upstream_flows import METADATA, Origin, ShadowFlows
 
 logger = logging.getLogger("toolgraft")
 

@@ -8,7 +8,7 @@ from mitmproxy import exceptions, http, io
 
 from addon.graft.replay import ClientRequest, RecordedRequest
 from addon.hooks.messages import asker_in
-from addon.hooks.shadow_flows import METADATA
+from addon.hooks.upstream_flows import METADATA
 from addon.surfaces import Operation, match, match_path
 
 

@@ -33,8 +33,8 @@ from addon.hooks.messages import (
     values,
 )
 from addon.hooks.mitmproxy_patches import choose_destination
-from addon.hooks.shadow_flows import ShadowFlows
 from addon.hooks.streams import stream_large, stream_large_answer
+from addon.hooks.upstream_flows import ShadowFlows
 from addon.settings import Settings, is_loopback
 from addon.surfaces import (
     Operation,

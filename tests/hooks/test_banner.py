@@ -8,7 +8,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 
 from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
-from addon.hooks.upstream_factory import MitmUpstreamFactory
+from addon.hooks.upstream_flows import MitmUpstreamFactory
 from addon.tools.base import ServerState, ToolSource
 from store.models import Executor, Session, ToolRules, Toolset
 from tests.hooks.harness import Hooks

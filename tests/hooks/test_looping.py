@@ -9,7 +9,7 @@ import pytest
 from mitmproxy import http
 
 from addon.hooks.mitmproxy_patches import diverted
-from addon.hooks.shadow_flows import LoopWatcher, proxy_url
+from addon.hooks.upstream_flows import LoopWatcher, proxy_url
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer, LoopServer
 from addon.loop.upstream import Outgoing

@@ -9,7 +9,7 @@ from mitmproxy import exceptions, http
 from mitmproxy.test import taddons
 from mitmproxy.test.tflow import tclient_conn
 
-from addon.hooks.shadow_flows import LoopClient, Origin, ShadowExchange, ShadowFlows
+from addon.hooks.upstream_flows import LoopClient, Origin, ShadowExchange, ShadowFlows
 from addon.loop.upstream import Address, Outgoing, Received
 
 ADDRESS = Address("POST", "https://gemini.test/v1beta/models/m:generateContent", [(b"x", b"1")])

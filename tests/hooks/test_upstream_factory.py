@@ -7,7 +7,7 @@ from mitmproxy import http
 from mitmproxy.addons.upstream_auth import UpstreamAuth
 
 from addon.gateway.engine import Caller
-from addon.hooks.upstream_factory import MitmUpstreamFactory
+from addon.hooks.upstream_flows import MitmUpstreamFactory
 from addon.loop.upstream import Address, Outgoing, Upstream
 from tests.hooks.harness import GOOGLE, PATH, Hooks
 
