@@ -19,8 +19,8 @@ from mitmproxy.addonmanager import Loader
 from addon.config_file.reading import ConfigError, SessionEntry
 from addon.config_file.sessions import apply_sessions
 from addon.config_file.trust import trust_file
-from addon.hooks.file_options import FileOptions
 from addon.hooks.lifecycle import Lifecycle, in_words
+from addon.hooks.option_sources import FileOptions
 from addon.hooks.runtime import FIXED, SOURCES, Runtime
 from addon.loop.sources import Change, ProxySources
 from addon.options import OPTIONS
