@@ -12,7 +12,7 @@ from addon.core.security.escaping import printable
 from addon.core.summaries import arguments, duration, shortened
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.runtime import Runtime
-from addon.hooks.tool_overview import tool_rows
+from addon.hooks.start_message import tool_rows
 from addon.web import tasks
 from addon.web.access import Access
 from addon.web.problems import Problem

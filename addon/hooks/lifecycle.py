@@ -18,11 +18,10 @@ from pydantic import ValidationError
 from addon.exiting import exit_with_loop
 from addon.gateway.engine import UpstreamFactory
 from addon.hooks import mitmproxy_check
-from addon.hooks.banner import addresses, banner, ca_file
 from addon.hooks.draining import InFlight, drain
 from addon.hooks.option_sources import FileOptions, check_misspelt, check_unprefixed, take_deferred
 from addon.hooks.runtime import Runtime
-from addon.hooks.start_progress import start_progress
+from addon.hooks.start_message import addresses, banner, ca_file, start_progress
 from addon.hooks.upstream_flows import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 from mitmproxy.proxy.mode_specs import ProxyMode
 
-from addon.hooks.banner import addresses, banner
 from addon.hooks.runtime import Runtime
+from addon.hooks.start_message import addresses, banner
 from addon.hooks.upstream_flows import MitmUpstreamFactory
 from addon.tools.base import ServerState, ToolSource
 from store.models import Executor, Session, ToolRules, Toolset
