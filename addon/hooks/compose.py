@@ -6,8 +6,6 @@ from typing import Any
 import mitmproxy.proxy.layers  # noqa: F401 - registers the hooks of flows
 from mitmproxy import hooks, http
 
-from addon.hooks.console_commands import ConsoleCommands, commands_of
-from addon.hooks.content_view import add_view
 from addon.hooks.draining import InFlight
 from addon.hooks.grafting import Grafting
 from addon.hooks.hook_cache import Speedups
@@ -16,6 +14,7 @@ from addon.hooks.live import LiveHooks
 from addon.hooks.log_lines import LogLines, RequestLines
 from addon.hooks.looping import Looping
 from addon.hooks.messages import answer, refusal
+from addon.hooks.mitmproxy_console import ConsoleCommands, add_view, commands_of
 from addon.hooks.record import Recording
 from addon.hooks.reloading import Reloading
 from addon.hooks.routing import Routing
