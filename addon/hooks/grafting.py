@@ -36,12 +36,10 @@ from addon.hooks.messages import (
     value,
 )
 from addon.hooks.mitmproxy_patches import error_response, on_handover
-from addon.hooks.routing import Route, Routing
+from addon.hooks.routing import Route, Routing, UnknownSessions, session_config_of
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
-from addon.hooks.session_configs import session_config_of
 from addon.hooks.streams import WholeAnswers, comes_whole, is_stream, pass_whole, receive_whole, send_instead
-from addon.hooks.unknown_sessions import UnknownSessions
 from addon.kept_requests import Bodies
 from addon.surfaces import Operation
 from addon.web import tasks

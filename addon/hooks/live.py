@@ -31,10 +31,9 @@ from addon.graft.session_config import SessionConfig
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import FlowState
 from addon.hooks.mitmproxy_patches import Commands, Relay, relay_through
-from addon.hooks.routing import Route, Routing
+from addon.hooks.routing import Route, Routing, session_config_of
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
-from addon.hooks.session_configs import session_config_of
 from addon.loop.live import LiveSession
 from addon.surfaces import Operation
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import difflib
 import logging
 import socket
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
 from addon.core.history.asker import asker_of
+from addon.core.problems import problem
 from addon.core.security.browsers import host_allowed, page_allowed
+from addon.graft.exchange import Reply
+from addon.graft.grafter import EXCHANGE_FAILED
+from addon.graft.session_config import SessionConfig
 from addon.hooks.draining import InFlight
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import (
@@ -26,6 +31,7 @@ from addon.hooks.messages import (
     names,
     redirected,
     refusal,
+    response_of,
     set_host,
     unavailable,
     url_of,
@@ -33,6 +39,7 @@ from addon.hooks.messages import (
     values,
 )
 from addon.hooks.mitmproxy_patches import choose_destination
+from addon.hooks.runtime import Runtime
 from addon.hooks.streams import stream_large, stream_large_answer
 from addon.hooks.upstream_flows import ShadowFlows
 from addon.settings import Settings, is_loopback
@@ -49,6 +56,8 @@ from addon.surfaces import (
 from addon.surfaces.incoming import Incoming
 from addon.tools.egress import is_own_address
 from addon.urls import proxy_user
+from addon.web import tasks
+from store.base import Store, StoreError
 from store.models import SESSION_FORM, SESSION_NAME
 
 logger = logging.getLogger("toolgraft")
@@ -301,3 +310,49 @@ def _user_of(flow: http.HTTPFlow, present: set[bytes]) -> str:
         return base64.b64decode(coded, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         return ""
+
+
+async def session_config_of(flow: http.HTTPFlow, route: Route, runtime: Runtime) -> SessionConfig | None:
+    """None if the session has no tools, or if its configuration cannot be read: then the flow gets an error as its
+    response, unless the settings let it pass unchanged."""
+    try:
+        return await runtime.grafter.session_config(route.session)
+    except EXCHANGE_FAILED as error:
+        outcome = runtime.grafter.failure_outcome(route.target, b"", error)
+        if isinstance(outcome, Reply):
+            answer(flow, response_of(outcome))
+        return None
+
+
+_MOST_MENTIONED = 100
+"""The most names that are logged. Limited because clients choose them."""
+
+_MOST_SEARCHED = 1000
+"""The most sessions that are searched for the nearest name."""
+
+
+class UnknownSessions:
+    def __init__(self) -> None:
+        self._mentioned: set[str] = set()
+
+    def mention(self, session: str, store: Store) -> None:
+        """Starts the check and returns immediately."""
+        if session in self._mentioned or len(self._mentioned) >= _MOST_MENTIONED:
+            return
+        self._mentioned.add(session)
+        tasks.spawn(_mention(session, store), name="a session without tools")
+
+
+async def _mention(session: str, store: Store) -> None:
+    try:
+        page = await store.sessions(limit=_MOST_SEARCHED)
+    except StoreError:
+        return  # an outage is reported elsewhere
+    names = [other.name for other in page.items if other.toolset is not None and other.name != session]
+    nearest = next(iter(difflib.get_close_matches(session, names, 1)), "")
+    logger.warning(
+        "session %s has no tools, and its requests pass unchanged%s",
+        session,
+        f": did the client mean {nearest}?" if nearest else "",
+        extra=problem("session_without_tools", session=session, nearest=nearest),
+    )
