@@ -1,4 +1,4 @@
-"""Requests that wait: the proxy waits for those in flight before it ends, and a waiting request ends if its client does."""
+"""Requests in flight: the proxy waits for them before it ends, and a waiting request ends if its client hangs up."""
 
 import asyncio
 import contextlib

@@ -1,9 +1,10 @@
-"""mitmdump's log (`graft_log`): leaves out a line for each connection, or writes each line as a JSON document; and one line,
-or one JSON document, for each request of a client, instead of mitmdump's own lines.
+"""mitmdump's log (`graft_log`): no line for each connection, one line for each request of a client instead of mitmdump's
+own, and JSON documents if wanted.
 
 With a `flow_detail` of 2 or more, mitmdump's own lines stay too. Requests to other hosts than models keep them in any
 case, except in JSON. In mitmproxy and mitmweb, which show a list of flows, the same line becomes the comment of the
-client's request."""
+client's request.
+"""
 
 import json
 import logging
@@ -21,11 +22,9 @@ from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import value
 from addon.hooks.mitmproxy_patches import error_response
 from addon.hooks.routing import Route, Routing
+from addon.hooks.secrets import DETAILS
 from addon.hooks.upstream_flows import ShadowFlows
 from addon.surfaces import Operation
-
-DETAILS = 2
-"""The lowest `flow_detail` that shows more of a flow than its URL."""
 
 _CONNECTIONS = "mitmproxy.proxy.server"
 """mitmproxy's logger of connections."""

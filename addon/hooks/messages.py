@@ -1,11 +1,12 @@
-"""mitmproxy's flows and messages: state of the hooks on a flow, fast access to headers and bodies, redirected requests, and
-the errors that the proxy answers itself.
+"""mitmproxy's flows and messages: the hooks' state on a flow, fast access to headers and bodies, redirected requests,
+and the errors that the proxy answers itself.
 
 mitmproxy's accessors decode and compare every header at each look-up, even for an absent name, which is most of a
 hook's cost on the hot path. Here a message's headers are traversed once.
 
 New messages are copies of a template. mitmproxy's constructor checks types by means of exceptions, which stay in memory
-until the garbage collector runs and hold the frames of all callers with their variables."""
+until the garbage collector runs and hold the frames of all callers with their variables.
+"""
 
 import functools
 import time

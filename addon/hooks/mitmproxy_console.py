@@ -1,5 +1,5 @@
-"""Additions to mitmproxy's own interfaces: the commands `graft.calls`, `graft.approve` and `graft.tools`, and the content
-view *Gemini*, which shows a request to a model, or its answer, as a conversation."""
+"""Additions to mitmproxy's own interfaces: the commands `graft.calls`, `graft.approve` and `graft.tools`, and the
+content view *Gemini*, which shows a request to a model, or its answer, as a conversation."""
 
 import json
 import logging

@@ -1,8 +1,9 @@
-"""The addon's options from the command line and config.yaml, and those of a toolgraft.toml, which the former override.
+"""The addon's options from the command line and config.yaml, and those of a toolgraft.toml, which they override.
 
-mitmproxy defers the values of an addon's options until it is loaded. It would set them itself right after `load`, but if
-it cannot convert a value it silently serves without the addon. It also accepts only texts from config.yaml, where people
-write `graft_max_rounds: 5`."""
+mitmproxy defers the values of an addon's options until it is loaded. It would set them itself right after `load`, but
+if it cannot convert a value it silently serves without the addon. It also accepts only texts from config.yaml, where
+people write `graft_max_rounds: 5`.
+"""
 
 import difflib
 import os

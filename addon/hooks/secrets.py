@@ -1,5 +1,5 @@
-"""Keeps secrets out of flows, of mitmdump's console and of the log: by name in headers and URLs, by value everywhere else.
-Terminal control characters are escaped too."""
+"""Keeps secrets out of flows, mitmdump's console and the log: by name in headers and URLs, by value everywhere else.
+Terminal control characters are escaped."""
 
 import base64
 import logging
@@ -12,12 +12,14 @@ from mitmproxy import ctx, http
 from addon.core.security.credentials import PARAMETERS, is_secret_header, is_secret_name, masked, secrets_in
 from addon.core.security.escaping import printable
 from addon.core.security.redaction import Redaction
-from addon.hooks.log_lines import DETAILS
 from addon.hooks.messages import body_of, set_body
 from addon.own_secrets import own_secrets
 from addon.settings import Settings
 
 REMOVED = "REMOVED"
+
+DETAILS = 2
+"""The lowest `flow_detail` that shows more of a flow than its URL."""
 
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _LINE = re.compile(

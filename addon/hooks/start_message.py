@@ -1,5 +1,5 @@
-"""What the proxy shows when it starts: which MCP servers are still starting, and then its addresses, how to point a client
-at each, and the tools."""
+"""What the proxy shows when it starts: the MCP servers that are still coming up, then its addresses, how to point a
+client at each, and the tools."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Which bodies mitmproxy receives whole and which it streams: models' answers, and large bodies that nothing rewrites."""
+"""Decides which bodies are streamed and which mitmproxy receives whole: models' answers, and large bodies that the
+addon does not rewrite."""
 
 import logging
 from collections.abc import Callable, Iterable

@@ -1,7 +1,8 @@
-"""The proxy's own requests to models, of loops and of front doors, sent over pooled connections.
+"""The proxy's own requests to models, made by loops and front doors and sent over pooled connections.
 
 Each is a flow, visible in the flow list, in `-w` files and to every other addon. The loop sends the flow's request and
-receives its answer as they are after the hooks."""
+receives its answer as they are after the hooks.
+"""
 
 import asyncio
 import os
