@@ -1,7 +1,7 @@
-"""mitmdump's log (`graft_log`): no line for each connection, one line for each request of a client instead of mitmdump's
-own, and JSON documents if wanted.
+"""The log of mitmdump (`graft_log`): no line for each connection, one line for each request of a client instead of its
+own lines, and JSON documents if wanted.
 
-With a `flow_detail` of 2 or more, mitmdump's own lines stay too. Requests to other hosts than models keep them in any
+With a `flow_detail` of 2 or more, its own lines stay too. Requests to other hosts than models keep them in any
 case, except in JSON. In mitmproxy and mitmweb, which show a list of flows, the same line becomes the comment of the
 client's request.
 """
