@@ -12,7 +12,7 @@ from itertools import batched
 from typing import Any
 
 from addon.core.dialects.responses import is_reference, whole_items
-from addon.core.dialects.responses.invalid import fields
+from addon.core.dialects.responses.errors import fields
 from addon.core.framing.documents import Document, encode
 from addon.web.problems import Problem
 from store.base import Store

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from addon.core.dialects.responses import ResponsesRequest
-from addon.core.dialects.responses.invalid import bad
+from addon.core.dialects.responses.errors import bad
 from addon.core.framing.documents import Document, encode
 from addon.gateway.conversations import LocalHistory
 from addon.gateway.engine import Caller

@@ -11,9 +11,8 @@ from addon.core.dialects.responses.conversation import (
     read_conversation,
     read_metadata,
 )
-from addon.core.dialects.responses.errors import error_document, error_status
+from addon.core.dialects.responses.errors import Invalid, Unsupported, error_document, error_status
 from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
-from addon.core.dialects.responses.invalid import Invalid, Unsupported
 from addon.core.dialects.responses.items import is_google_s_file, is_reference
 from addon.core.dialects.responses.options import INCLUDABLE
 from addon.core.dialects.responses.past import AddedContents, StoredCalls

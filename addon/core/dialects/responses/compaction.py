@@ -6,7 +6,7 @@ excluded. Pure.
 
 from collections.abc import Callable
 
-from addon.core.dialects.responses.invalid import bad, body_object, required, string
+from addon.core.dialects.responses.errors import bad, body_object, required, string
 from addon.core.dialects.responses.items import Unseal
 from addon.core.dialects.responses.request import ResponsesRequest, read_request
 from addon.core.dialects.responses.translator import usage_of

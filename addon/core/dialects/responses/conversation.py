@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from addon.core.dialects.responses.invalid import array, bad, body_object, required
+from addon.core.dialects.responses.errors import array, bad, body_object, required
 from addon.core.dialects.responses.items import Unseal, nothing_sealed, read_items
 from addon.core.dialects.responses.options import metadata
 from addon.core.framing.documents import Document

@@ -6,7 +6,7 @@ of images and files is stored once: if the history holds it, an item only refers
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from addon.core.dialects.responses.invalid import bad, one_of
+from addon.core.dialects.responses.errors import bad, one_of
 from addon.core.dialects.responses.items import PARSED_ARGUMENTS
 from addon.core.dialects.responses.options import INCLUDABLE
 from addon.core.framing.documents import Document, get, parts_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from addon.core.dialects.responses.carried import NOTHING_CARRIED, Carried, read_carried
-from addon.core.dialects.responses.invalid import array, bad, boolean, fields, one_of, quoted, required, string
+from addon.core.dialects.responses.errors import array, bad, boolean, fields, one_of, quoted, required, string
 from addon.core.framing.documents import Document, Malformed, decode
 from addon.core.history.calls import response_of
 

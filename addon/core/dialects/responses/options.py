@@ -7,7 +7,7 @@ the default behaviour are accepted. Pure.
 import re
 from typing import Any
 
-from addon.core.dialects.responses.invalid import (
+from addon.core.dialects.responses.errors import (
     Unsupported,
     array,
     bad,

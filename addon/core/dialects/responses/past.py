@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from addon.core.dialects.responses.carried import Carried
-from addon.core.dialects.responses.invalid import Invalid, bad
+from addon.core.dialects.responses.errors import Invalid, bad
 from addon.core.dialects.responses.items import CallOutput, FunctionCall, Item, Message, Part
 from addon.core.framing.documents import Document, get
 from addon.core.history.rewriting import DUMMY_SIGNATURE

@@ -9,18 +9,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from addon.core.dialects.responses import options, past, tools
-from addon.core.dialects.responses.invalid import (
+from addon.core.dialects.responses.errors import (
+    Path,
     Unsupported,
     bad,
     body_object,
     boolean,
     count,
     fields,
+    has,
+    name_of,
     one_of,
+    original,
+    path_of,
     quoted,
     required,
     string,
     unsupported,
+    without,
 )
 from addon.core.dialects.responses.items import (
     CallOutput,
@@ -33,7 +39,6 @@ from addon.core.dialects.responses.items import (
     read_input,
     read_items,
 )
-from addon.core.dialects.responses.leniency import Path, has, name_of, original, path_of, without
 from addon.core.dialects.responses.tools import tool_config as gemini_tool_config
 from addon.core.framing.documents import Document
 from addon.core.model_names import MODEL_NAME

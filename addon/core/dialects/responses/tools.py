@@ -7,7 +7,7 @@ these tools are the client's own, and a web search, which Gemini runs itself. Pu
 from collections.abc import Sequence
 from typing import Any
 
-from addon.core.dialects.responses.invalid import array, bad, fields, quoted, unsupported
+from addon.core.dialects.responses.errors import array, bad, fields, quoted, unsupported
 from addon.core.framing.documents import Document
 from addon.core.tools.positions import BadTool
 from addon.core.tools.schema import to_json_schema
