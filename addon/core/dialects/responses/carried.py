@@ -39,7 +39,7 @@ class Carried(NamedTuple):
 
     def text(self, text: str) -> list[Part] | None:
         """The model's Parts of a text; None if they are not carried."""
-        if (pieces := self.texts.get(_hash(text))) is None:
+        if (pieces := self.texts.get(_text_hash(text))) is None:
             return None
         parts, at = [], 0
         for piece in pieces:
@@ -89,15 +89,15 @@ def read_carried(carried: Sequence[str]) -> Carried:
 
 def _carried_text(run: Sequence[Part]) -> dict[str, list[Document]]:
     """Parts between calls, by the hash of their visible text. None if they are plain text only."""
-    text = "".join(part["text"] for part in run if _is_visible(part))
-    if not text or all(len(part) == 1 and _is_visible(part) for part in run):
+    text = "".join(part["text"] for part in run if _is_visible_text(part))
+    if not text or all(len(part) == 1 and _is_visible_text(part) for part in run):
         return {}
-    return {_hash(text): [{**part, "text": len(part["text"])} if _is_visible(part) else part for part in run]}
+    return {_text_hash(text): [{**part, "text": len(part["text"])} if _is_visible_text(part) else part for part in run]}
 
 
-def _is_visible(part: Part) -> bool:
+def _is_visible_text(part: Part) -> bool:
     return isinstance(part.get("text"), str) and not part.get("thought")
 
 
-def _hash(text: str) -> str:
+def _text_hash(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

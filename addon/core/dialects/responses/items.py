@@ -15,7 +15,6 @@ from addon.core.dialects.responses.errors import array, bad, boolean, fields, on
 from addon.core.framing.documents import Document, Malformed, decode
 from addon.core.history.calls import response_of
 
-Part = Document
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TYPES = ("message", "function_call", "function_call_output", "reasoning", "compaction", "web_search_call")
