@@ -8,9 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from addon.core.dialects.responses.carried import Carried
 from addon.core.dialects.responses.errors import Invalid, bad
-from addon.core.dialects.responses.items import CallOutput, FunctionCall, Item, Message, Part
+from addon.core.dialects.responses.items import CallOutput, Carried, FunctionCall, Item, Message, Part
 from addon.core.framing.documents import Document, get
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.core.tools.tool_plan import generation, is_before

@@ -9,9 +9,9 @@ from typing import Literal
 
 from addon.core.answers.answer import FILLER, Candidate
 from addon.core.answers.arguments import NO_LIMITS, Assembly
-from addon.core.dialects.responses.carried import to_carry
 from addon.core.dialects.responses.errors import message_of
 from addon.core.dialects.responses.grounding import citations_of, search_of
+from addon.core.dialects.responses.items import to_carry
 from addon.core.dialects.responses.output import Items
 from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, as_list, camel, encode, get, index_of, objects, parts_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.dialects.responses import Invalid, StoredCalls, Translator, events_of, read_request
-from addon.core.dialects.responses.carried import read_carried, to_carry
+from addon.core.dialects.responses.items import read_carried, to_carry
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from tests.core.dialects.responses.published import accumulated, counting, event_of, response_of
 from tests.core.dialects.responses.test_translator import CALL, OTHER, answer, event, thought
