@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from addon.core.dialects.responses import options, past, tools
+from addon.core.dialects.responses import options, past
 from addon.core.dialects.responses.errors import (
     Path,
     Unsupported,
@@ -39,7 +39,7 @@ from addon.core.dialects.responses.items import (
     read_input,
     read_items,
 )
-from addon.core.dialects.responses.tools import tool_config as gemini_tool_config
+from addon.core.dialects.responses.options import tool_config as gemini_tool_config
 from addon.core.framing.documents import Document
 from addon.core.model_names import MODEL_NAME
 from addon.core.tools.tool_plan import generation, is_before
@@ -137,7 +137,7 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
     if not MODEL_NAME.fullmatch(model):
         raise bad("model", f"is {quoted(model)}; it must be a Gemini model, such as gemini-3-flash")
     options.check_neutral(given)
-    declared = tools.read_tools(given["tools"], model) if "tools" in given else None
+    declared = options.read_tools(given["tools"], model) if "tools" in given else None
     config = options.generation_config(given, model)
     if declared and "responseMimeType" in config and is_before(generation(model), (3, 0)):
         raise bad("text.format", f"is JSON, and {model} does not support JSON output with tools (Gemini 3 does)")
@@ -241,8 +241,8 @@ def _echo(given: Document, conversation: str | None) -> Document:
         "service_tier": options.service_tier(given) or "default",
         "store": given.get("store", True),
         "text": {"format": options.shown_format(text), "verbosity": text.get("verbosity") or "medium"},
-        "tool_choice": tools.shown_choice(given.get("tool_choice", "auto")),
-        "tools": tools.shown_tools(given.get("tools", [])),
+        "tool_choice": options.shown_choice(given.get("tool_choice", "auto")),
+        "tools": options.shown_tools(given.get("tools", [])),
         "top_logprobs": given.get("top_logprobs", 0),
         "truncation": given.get("truncation", "disabled"),
         "user": given.get("user"),
