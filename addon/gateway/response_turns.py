@@ -18,7 +18,7 @@ from addon.core.dialects.responses import (
     read_request,
     stored_items,
 )
-from addon.core.dialects.responses.truncation import shortened, too_long
+from addon.core.dialects.responses.history import shortened, too_long
 from addon.core.framing.documents import Document
 from addon.core.history.pairing import join_responses
 from addon.gateway.conversations import (

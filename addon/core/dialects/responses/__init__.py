@@ -12,10 +12,10 @@ from addon.core.dialects.responses.conversation import (
     read_metadata,
 )
 from addon.core.dialects.responses.errors import Invalid, Unsupported, error_document, error_status
+from addon.core.dialects.responses.history import AddedContents, StoredCalls
 from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
 from addon.core.dialects.responses.items import is_google_s_file, is_reference
 from addon.core.dialects.responses.options import INCLUDABLE, conversation_tools
-from addon.core.dialects.responses.past import AddedContents, StoredCalls
 from addon.core.dialects.responses.replay import events_of
 from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
 from addon.core.dialects.responses.translator import Translator, sse

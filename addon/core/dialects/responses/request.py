@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from addon.core.dialects.responses import options, past
+from addon.core.dialects.responses import history, options
 from addon.core.dialects.responses.errors import (
     Path,
     Unsupported,
@@ -101,9 +101,9 @@ class ResponsesRequest:
         named = (item.call_id for item in self.input.items if isinstance(item, FunctionCall | CallOutput))
         return list(dict.fromkeys(named))
 
-    def add_to(self, known: past.StoredCalls) -> past.AddedContents:
+    def add_to(self, known: history.StoredCalls) -> history.AddedContents:
         """The Contents that the request adds to a history. Raises Invalid."""
-        return past.add_items(self.input.items, known, self.model, self.input.carried)
+        return history.add_items(self.input.items, known, self.model, self.input.carried)
 
     def behind(self, items: Sequence[Document], where: str, unseal: Unseal) -> "ResponsesRequest":
         """The request with items before its own. `where`: their position, for errors. Raises Invalid."""

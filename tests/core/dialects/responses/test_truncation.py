@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses.truncation import shortened, too_long
+from addon.core.dialects.responses.history import shortened, too_long
 from tests.contents import model, user
 
 SAYS = "The input token count ({}) exceeds the maximum number of tokens allowed ({})."
