@@ -4,6 +4,7 @@
 `Translator` writes the answer, and `error_document` writes errors. No I/O, no clock.
 """
 
+from addon.core.dialects.responses.answer import Translator, events_of, sse
 from addon.core.dialects.responses.compaction import compacted, read_compaction
 from addon.core.dialects.responses.conversation import (
     conversation_document,
@@ -16,9 +17,7 @@ from addon.core.dialects.responses.history import AddedContents, StoredCalls
 from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
 from addon.core.dialects.responses.items import is_google_s_file, is_reference
 from addon.core.dialects.responses.options import INCLUDABLE, conversation_tools
-from addon.core.dialects.responses.replay import events_of
 from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
-from addon.core.dialects.responses.translator import Translator, sse
 
 __all__ = [
     "INCLUDABLE",

@@ -6,10 +6,10 @@ excluded. Pure.
 
 from collections.abc import Callable
 
+from addon.core.dialects.responses.answer import usage_of
 from addon.core.dialects.responses.errors import bad, body_object, required, string
 from addon.core.dialects.responses.items import Unseal
 from addon.core.dialects.responses.request import ResponsesRequest, read_request
-from addon.core.dialects.responses.translator import usage_of
 from addon.core.framing.documents import Document, Malformed, decode
 
 _FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")

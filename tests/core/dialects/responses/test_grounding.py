@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from addon.core.dialects.responses import StoredCalls, events_of, read_request
-from addon.core.dialects.responses.grounding import citations_of, search_of
+from addon.core.dialects.responses.answer import citations_of, search_of
 from tests.core.dialects.responses.published import accumulated, event_of, response_of, translated
 from tests.core.dialects.responses.test_translator import CALL, answer, event
 

@@ -1,20 +1,203 @@
 """Translates Gemini's answer to OpenAI's Response object and the events of its stream.
 
 A `Translator` is fed the response documents of one answer (one for JSON, one for each event of a stream), from any
-number of upstream requests. The result does not depend on how the answer was cut. Pure: ids and the time are given.
+number of upstream requests. Only the last item of a response is open: further text of its kind extends it, anything
+else closes it. So the result does not depend on how the answer was cut. `events_of` converts a finished Response object
+to the events of a stream. Pure: ids and the time are given.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from addon.core.answers.answer import FILLER, Candidate
 from addon.core.answers.arguments import NO_LIMITS, Assembly
 from addon.core.dialects.responses.errors import message_of
-from addon.core.dialects.responses.grounding import citations_of, search_of
 from addon.core.dialects.responses.items import to_carry
-from addon.core.dialects.responses.output import Items
 from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, as_list, camel, encode, get, index_of, objects, parts_of
+
+
+def search_of(grounding: Document, *, with_sources: bool) -> Document | None:
+    """A groundingMetadata as the `action` of a web search call; None if nothing was searched."""
+    queries = [query for query in as_list(get(grounding, "webSearchQueries")) if isinstance(query, str)]
+    if not queries:
+        return None
+    action: Document = {"type": "search", "query": queries[0], "queries": queries}
+    if with_sources:
+        urls = dict.fromkeys(url for url, _ in filter(None, map(_source, objects(get(grounding, "groundingChunks")))))
+        action["sources"] = [{"type": "url", "url": url} for url in urls]
+    return action
+
+
+def citations_of(grounding: Document, text: str) -> list[Document]:
+    """The citations in a text, which may begin before the text that the metadata refers to."""
+    sources = [_source(chunk) for chunk in objects(get(grounding, "groundingChunks"))]
+    found = []
+    for support in objects(get(grounding, "groundingSupports")):
+        segment = get(support, "segment")
+        if not isinstance(segment, dict) or (place := _place(segment, text)) is None:
+            continue
+        for index in as_list(get(support, "groundingChunkIndices")):
+            source = sources[index] if isinstance(index, int) and 0 <= index < len(sources) else None
+            if source is not None:
+                url, title = source
+                place_in_text = {"start_index": place[0], "end_index": place[1]}
+                found.append({"type": "url_citation", **place_in_text, "url": url, "title": title})
+    return found
+
+
+def _source(chunk: Document) -> tuple[str, str] | None:
+    """The URL and the title of a web source."""
+    web = get(chunk, "web")
+    url = get(web, "uri") if isinstance(web, dict) else None
+    return (url, str(get(web, "title") or "")) if isinstance(url, str) and url else None
+
+
+def _place(segment: Document, text: str) -> tuple[int, int] | None:
+    """The position of a segment, in characters. Gemini counts bytes, from the beginning of its own text."""
+    start, end, words = get(segment, "startIndex") or 0, get(segment, "endIndex"), get(segment, "text")
+    raw = text.encode("utf-8", "surrogatepass")
+    if isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(raw):
+        given = raw[start:end].decode("utf-8", "replace")
+        if not isinstance(words, str) or given == words:
+            first = len(raw[:start].decode("utf-8", "replace"))
+            return first, first + len(given)
+    if isinstance(words, str) and words and (at := text.rfind(words)) >= 0:
+        return at, at + len(words)
+    return None
+
+
+type Status = Literal["completed", "incomplete"]
+
+
+class Items:
+    """`items`: the response's items, the open one in its initial state. `emit` gets the type and the members of each
+    event. `new_id` makes an id from a prefix such as `msg`. `of_thoughts`: further members of a complete item of
+    thoughts."""
+
+    def __init__(
+        self, emit: Callable[[str, Document], None], new_id: Callable[[str], str], of_thoughts: Document | None = None
+    ) -> None:
+        self.of_thoughts = of_thoughts or {}
+        self.items: list[Document] = []
+        self._emit = emit
+        self._new_id = new_id
+        self._open: Literal["message", "reasoning"] | None = None
+        self._texts: list[str] = []
+        self._logprobs: list[Document] = []
+        self._annotations: list[Document] = []
+
+    def text(self, delta: str, logprobs: Sequence[Document] = ()) -> None:
+        """Add text of the answer. `logprobs`: of its tokens, as the parts of a message have them."""
+        if self._open != "message":
+            self.close()
+            self._begin("message", {"id": self._new_id("msg"), "role": "assistant", "content": []})
+            self._emit_for_item("response.content_part.added", content_index=0, part=_output_text(""))
+        self._texts.append(delta)
+        self._logprobs += logprobs
+        self._emit_for_item("response.output_text.delta", content_index=0, delta=delta, logprobs=_of_event(logprobs))
+
+    def thought(self, delta: str) -> None:
+        if self._open != "reasoning":
+            self.close()
+            self._begin("reasoning", {"id": self._new_id("rs"), "summary": []})
+            self._emit_for_item("response.reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
+        self._texts.append(delta)
+        self._emit_for_item("response.reasoning_summary_text.delta", summary_index=0, delta=delta)
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        self.close()
+        item: Document = {"id": self._new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
+        self._add(item | {"arguments": "", "status": "in_progress"})
+        self._emit_for_item("response.function_call_arguments.delta", delta=arguments)
+        self._emit_for_item("response.function_call_arguments.done", arguments=arguments)
+        self._finish(item | {"arguments": arguments, "status": "completed"})
+
+    @property
+    def open_text(self) -> str | None:
+        """The text of the open message, if any."""
+        return "".join(self._texts) if self._open == "message" else None
+
+    def annotate(self, annotations: Sequence[Document]) -> None:
+        """Add annotations to the open message."""
+        for annotation in annotations:
+            self._emit_for_item(
+                "response.output_text.annotation.added",
+                content_index=0,
+                annotation_index=len(self._annotations),
+                annotation=annotation,
+            )
+            self._annotations.append(annotation)
+
+    def search(self, action: Document) -> None:
+        """Add a complete web search. `action`: its queries, and its sources if requested."""
+        self.close()
+        item: Document = {"id": self._new_id("ws"), "type": "web_search_call", "action": action}
+        self._add(item | {"status": "in_progress"})
+        for state in ("in_progress", "searching", "completed"):
+            self._emit_for_item(f"response.web_search_call.{state}")
+        self._finish(item | {"status": "completed"})
+
+    def carried(self, sealed: str) -> None:
+        """Add a reasoning item without text, for the client to carry."""
+        self.close()
+        item = {"type": "reasoning", "id": self._new_id("rs"), "summary": [], "encrypted_content": sealed}
+        self._add(item | {"status": "in_progress"})
+        self._finish(item | {"status": "completed"})
+
+    def close(self, status: Status = "completed") -> None:
+        """End the open item, if any."""
+        kind, text, logprobs = self._open, "".join(self._texts), self._logprobs
+        annotations = self._annotations
+        self._open, self._texts, self._logprobs, self._annotations = None, [], [], []
+        if kind == "message":
+            part = _output_text(text, logprobs, annotations)
+            self._emit_for_item("response.output_text.done", content_index=0, text=text, logprobs=_of_event(logprobs))
+            self._emit_for_item("response.content_part.done", content_index=0, part=part)
+            self._finish(self.items[-1] | {"content": [part], "status": status})
+        elif kind == "reasoning":
+            summary = _summary_text(text)
+            self._emit_for_item("response.reasoning_summary_text.done", summary_index=0, text=text)
+            self._emit_for_item("response.reasoning_summary_part.done", summary_index=0, part=summary)
+            self._finish(self.items[-1] | self.of_thoughts | {"summary": [summary], "status": status})
+
+    def _begin(self, kind: Literal["message", "reasoning"], item: Document) -> None:
+        self._open = kind
+        self._add({"type": kind, **item, "status": "in_progress"})
+
+    def _add(self, item: Document) -> None:
+        self.items.append(item)
+        self._emit("response.output_item.added", {"output_index": len(self.items) - 1, "item": item})
+
+    def _finish(self, item: Document) -> None:
+        self.items[-1] = item
+        self._emit("response.output_item.done", {"output_index": len(self.items) - 1, "item": item})
+
+    def _emit_for_item(self, kind: str, **members: object) -> None:
+        """An event about the last item."""
+        place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+        self._emit(kind, place | members)
+
+
+def _output_text(text: str, logprobs: Sequence[Document] = (), annotations: Sequence[Document] = ()) -> Document:
+    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": list(logprobs)}
+
+
+def _of_event(logprobs: Sequence[Document]) -> list[Document]:
+    """Without the bytes of tokens, which events do not have."""
+    return [
+        {**_without_bytes(one), "top_logprobs": [_without_bytes(other) for other in one["top_logprobs"]]}
+        for one in logprobs
+    ]
+
+
+def _without_bytes(token: Document) -> Document:
+    return {key: value for key, value in token.items() if key != "bytes"}
+
+
+def _summary_text(text: str) -> Document:
+    return {"type": "summary_text", "text": text}
+
 
 type Event = Document
 
@@ -313,3 +496,39 @@ def usage_of(usage: Document) -> Document:
 def _count(usage: Document, name: str) -> int:
     value = get(usage, name)
     return value if isinstance(value, int) else 0
+
+
+_UNKNOWN_YET = ("completed_at", "error", "incomplete_details", "usage")
+"""Members that a Response object does not have before its end."""
+
+
+def events_of(response: Document) -> list[Event]:
+    """The events as from a `Translator`, with each item in one piece."""
+    events: list[Event] = []
+
+    def emit(kind: str, members: Document) -> None:
+        events.append({"type": kind, "sequence_number": len(events), **members})
+
+    initial = response | dict.fromkeys(_UNKNOWN_YET) | {"status": "in_progress", "output": []}
+    for kind in ("response.created", "response.in_progress"):
+        emit(kind, {"response": initial})
+    ids = (item["id"] for item in response["output"])
+    items = Items(emit, lambda _: next(ids))
+    for item in response["output"]:
+        match item["type"]:
+            case "message":
+                part = item["content"][0]
+                items.text(part["text"], part["logprobs"])
+                items.annotate(part["annotations"])
+            case "web_search_call":
+                items.search(item["action"])
+            case "reasoning" if not item["summary"]:
+                items.carried(item["encrypted_content"])
+            case "reasoning":
+                items.of_thoughts = {key: item[key] for key in ("encrypted_content",) if key in item}
+                items.thought(item["summary"][0]["text"])
+            case _:
+                items.call(item["call_id"], item["name"], item["arguments"])
+        items.close(item["status"])
+    emit(ENDS[response["status"]], {"response": response})
+    return events
