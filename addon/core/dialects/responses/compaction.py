@@ -12,7 +12,7 @@ from addon.core.dialects.responses.items import Unseal
 from addon.core.dialects.responses.request import ResponsesRequest, read_request
 from addon.core.framing.documents import Document, Malformed, decode
 
-_FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
+_COMPACTION = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
 _ASK = (
     "Summarize this conversation, for yourself: you will go on with the summary and without the messages. Keep every "
     "fact, name, number, decision, open question and result that may still matter, what the user asked for and how, "
@@ -29,8 +29,8 @@ def read_compaction(body: object, unseal: Unseal) -> ResponsesRequest:
     """The request for the summary. `body`: of `/v1/responses/compact`, as decoded JSON. Raises Invalid."""
     given = {key: value for key, value in body_object(body).items() if value is not None}
     for key in given:
-        if key not in _FIELDS:
-            message = f"is not a field of a compaction; known fields are {', '.join(_FIELDS)}"
+        if key not in _COMPACTION:
+            message = f"is not a field of a compaction; known fields are {', '.join(_COMPACTION)}"
             raise bad(key, message, "unknown_parameter")
     if "previous_response_id" not in given and required(given, "input", "") in ([], ""):
         raise bad("input", "is empty: there is nothing to summarize")

@@ -7,7 +7,7 @@ from addon.core.dialects.responses.items import Unseal, nothing_sealed, read_ite
 from addon.core.dialects.responses.options import metadata
 from addon.core.framing.documents import Document
 
-_MOST = 20
+_MOST_ADDED = 20
 """The most items added by one request."""
 
 
@@ -44,7 +44,7 @@ def _given(body: object, known: Sequence[str]) -> Document:
 
 def _items(value: object, unseal: Unseal) -> list[Document]:
     items = array(value, "items")
-    if len(items) > _MOST:
-        raise bad("items", f"holds {len(items)} items; at most {_MOST} can be added at once")
+    if len(items) > _MOST_ADDED:
+        raise bad("items", f"holds {len(items)} items; at most {_MOST_ADDED} can be added at once")
     read_items(items, "items", unseal)
     return items

@@ -20,7 +20,7 @@ _PREFIXES = {
     "web_search_call": "ws",
 }
 _DATA = ("image_url", "file_data")
-_LIMIT, _MOST = 20, 100
+_LIMIT, _MOST_LISTED = 20, 100
 _DIGITS = 10  # Python refuses to parse numbers with very many digits
 
 
@@ -86,8 +86,8 @@ def whole_items(stored: Sequence[Document], contents: Sequence[Document]) -> lis
 
 
 def _limit(value: str) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) < _DIGITS and 1 <= int(value) <= _MOST):
-        raise bad("limit", f"is {value}; it must be a whole number from 1 to {_MOST}")
+    if not (value.isascii() and value.isdigit() and len(value) < _DIGITS and 1 <= int(value) <= _MOST_LISTED):
+        raise bad("limit", f"is {value}; it must be a whole number from 1 to {_MOST_LISTED}")
     return int(value)
 
 
