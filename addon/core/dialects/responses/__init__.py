@@ -5,16 +5,19 @@
 """
 
 from addon.core.dialects.responses.answer import Translator, events_of, sse
-from addon.core.dialects.responses.compaction import compacted, read_compaction
-from addon.core.dialects.responses.conversation import (
+from addon.core.dialects.responses.conversations import (
+    compacted,
     conversation_document,
+    input_page,
     read_added_items,
+    read_compaction,
     read_conversation,
     read_metadata,
+    stored_items,
+    whole_items,
 )
 from addon.core.dialects.responses.errors import Invalid, Unsupported, error_document, error_status
 from addon.core.dialects.responses.history import AddedContents, StoredCalls
-from addon.core.dialects.responses.input_items import input_page, stored_items, whole_items
 from addon.core.dialects.responses.items import is_google_s_file, is_reference
 from addon.core.dialects.responses.options import INCLUDABLE, conversation_tools
 from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request

@@ -1,15 +1,18 @@
-"""The input items of a request, for storage with its response and for listing in pages.
+"""Stored conversations: their input items, the bodies of the Conversations API, and compaction.
 
 Items are listed as given, with the members that OpenAI adds to every item: an id, a status, content in parts. The data
-of images and files is stored once: if the history holds it, an item only refers to it. Pure.
+of images and files is stored once: if the history holds it, an item only refers to it. For a compaction, Gemini
+summarizes a conversation, and the client continues with the summary instead of the messages. Pure.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from addon.core.dialects.responses.errors import bad, one_of
-from addon.core.dialects.responses.items import PARSED_ARGUMENTS
-from addon.core.dialects.responses.options import INCLUDABLE
-from addon.core.framing.documents import Document, get, parts_of
+from addon.core.dialects.responses.answer import usage_of
+from addon.core.dialects.responses.errors import array, bad, body_object, one_of, required, string
+from addon.core.dialects.responses.items import PARSED_ARGUMENTS, Unseal, nothing_sealed, read_items
+from addon.core.dialects.responses.options import INCLUDABLE, metadata
+from addon.core.dialects.responses.request import ResponsesRequest, read_request
+from addon.core.framing.documents import Document, Malformed, decode, get, parts_of
 
 _PREFIXES = {
     "message": "msg",
@@ -162,3 +165,95 @@ def _blobs(contents: Sequence[Document]) -> Iterator[str]:
             for one in (part, *(parts_of(response) if isinstance(response, dict) else ())):
                 if isinstance(blob := get(one, "inlineData"), dict):
                     yield str(blob.get("data"))
+
+
+_MOST_ADDED = 20
+"""The most items added by one request."""
+
+
+def read_conversation(body: object, unseal: Unseal = nothing_sealed) -> tuple[list[Document], dict[str, str]]:
+    """The items and the metadata of a new conversation. Raises Invalid."""
+    given = _given(body, ("items", "metadata"))
+    return _items(given.get("items", []), unseal), metadata(given.get("metadata", {}))
+
+
+def read_added_items(body: object, unseal: Unseal = nothing_sealed) -> list[Document]:
+    """Raises Invalid."""
+    given = _given(body, ("items",))
+    if not (items := _items(required(given, "items", ""), unseal)):
+        raise bad("items", "is empty; it must hold at least one item")
+    return items
+
+
+def read_metadata(body: object) -> dict[str, str]:
+    """Raises Invalid."""
+    return metadata(required(_given(body, ("metadata",)), "metadata", ""))
+
+
+def conversation_document(name: str, created_at: float, pairs: Document) -> Document:
+    return {"id": name, "object": "conversation", "created_at": int(created_at), "metadata": pairs}
+
+
+def _given(body: object, known: Sequence[str]) -> Document:
+    document = body_object(body)
+    for key in document:
+        if key not in known:
+            raise bad(key, f"is not known; known fields are {', '.join(known)}", "unknown_parameter")
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _items(value: object, unseal: Unseal) -> list[Document]:
+    items = array(value, "items")
+    if len(items) > _MOST_ADDED:
+        raise bad("items", f"holds {len(items)} items; at most {_MOST_ADDED} can be added at once")
+    read_items(items, "items", unseal)
+    return items
+
+
+_COMPACTION = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
+_ASK = (
+    "Summarize this conversation, for yourself: you will go on with the summary and without the messages. Keep every "
+    "fact, name, number, decision, open question and result that may still matter, what the user asked for and how, "
+    "and what remains to be done. Do not answer the user, and do not begin anything new."
+)
+_FORMAT = {
+    "type": "json_schema",
+    "name": "summary",
+    "schema": {"type": "object", "properties": {"summary": {"type": "string"}}, "required": ["summary"]},
+}
+
+
+def read_compaction(body: object, unseal: Unseal) -> ResponsesRequest:
+    """The request for the summary. `body`: of `/v1/responses/compact`, as decoded JSON. Raises Invalid."""
+    given = {key: value for key, value in body_object(body).items() if value is not None}
+    for key in given:
+        if key not in _COMPACTION:
+            message = f"is not a field of a compaction; known fields are {', '.join(_COMPACTION)}"
+            raise bad(key, message, "unknown_parameter")
+    if "previous_response_id" not in given and required(given, "input", "") in ([], ""):
+        raise bad("input", "is empty: there is nothing to summarize")
+    items = given.pop("input", [])
+    items = [{"role": "user", "content": items}] if isinstance(items, str) and items else items
+    if isinstance(items, list):
+        items = [*items, {"role": "user", "content": _ASK}]
+    string(given.pop("prompt_cache_key", ""), "prompt_cache_key")
+    return read_request({**given, "input": items, "tools": [], "store": False, "text": {"format": _FORMAT}}, unseal)
+
+
+def compacted(response: Document, seal: Callable[[str], str], new_id: Callable[[str], str]) -> Document | None:
+    """The answer of `/v1/responses/compact`, from the response with the summary; None if it contains no summary."""
+    texts = [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    try:
+        answer = decode("".join(texts).encode())
+    except Malformed:
+        return None
+    summary = answer.get("summary") if isinstance(answer, dict) else None
+    if response["status"] != "completed" or not isinstance(summary, str) or not summary.strip():
+        return None
+    return {
+        "id": response["id"],
+        "object": "response.compaction",
+        "created_at": response["created_at"],
+        "output": [{"type": "compaction", "id": new_id("cmp"), "encrypted_content": seal(summary)}],
+        "usage": response["usage"] or usage_of({}),
+    }
