@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from addon.core.dialects.chat.contents import signature_member, signature_of
+from addon.core.dialects.chat_requests import signature_member, signature_of
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.framing.sse import SseDecoder
 from addon.core.history.rewriting import DUMMY_SIGNATURE

@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from addon.core.dialects.chat.completions import Completions
-from addon.core.dialects.chat.contents import translate
-from addon.core.dialects.chat.messages import write_body
+from addon.core.dialects.chat_requests import translate, write_body
 from addon.core.framing.documents import Document, camel, decode, encode, objects
 from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent

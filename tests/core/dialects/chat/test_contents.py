@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.chat.contents import translate
+from addon.core.dialects.chat_requests import translate
 from addon.core.framing.documents import Malformed, decode, encode
 from addon.core.history.request import parse
 

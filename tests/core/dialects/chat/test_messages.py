@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.chat.contents import translate
-from addon.core.dialects.chat.messages import write_body
+from addon.core.dialects.chat_requests import translate, write_body
 from addon.core.framing.documents import decode, encode
 from addon.core.history.request import Piece
 
