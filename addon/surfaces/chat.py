@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from addon.core.dialects.chat.completions import Completions
+from addon.core.dialects.chat_answers import Completions
 from addon.core.dialects.chat_requests import translate, write_body
 from addon.core.framing.documents import Document, camel, decode, encode, objects
 from addon.core.framing.json_array import ArrayItem

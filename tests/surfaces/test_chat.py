@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.chat import completions
-from addon.core.dialects.chat.completions import Completions
+from addon.core.dialects import chat_answers
+from addon.core.dialects.chat_answers import Completions
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.sse import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
@@ -172,7 +172,7 @@ def test_arguments_in_many_pieces_are_read_when_their_last_bracket_has_come(monk
         reads.append(data)
         return decode(data)
 
-    monkeypatch.setattr(completions, "decode", counted)
+    monkeypatch.setattr(chat_answers, "decode", counted)
     answers = Completions()
     pieces = ['{"a": "', *["}x{" for _ in range(50)], '", "b": [{}', "]", "}"]
     parts = []

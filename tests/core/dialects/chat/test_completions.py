@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.chat.completions import Completions
+from addon.core.dialects.chat_answers import Completions
 
 Json = dict[str, Any]
 

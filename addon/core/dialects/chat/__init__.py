@@ -1,1 +1,0 @@
-"""Conversions between OpenAI's chat completions and Gemini. Pure."""
