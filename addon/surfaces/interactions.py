@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from addon.core.dialects.interactions.answer import InteractionAnswer, interaction_error
+from addon.core.dialects.interaction_answers import (
+    DONE,
+    InteractionAnswer,
+    interaction_error,
+    reusable_bytes,
+    sse_event,
+)
 from addon.core.dialects.interactions.request import InteractionRequest
-from addon.core.dialects.interactions.stream import DONE, reusable_bytes, sse_event
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent
