@@ -1,49 +1,21 @@
 """The proxy's options (`addon.options`), parsed and checked into one frozen `Settings`.
 
-Only `state_folder` reads the environment. Nothing here imports mitmproxy.
+Nothing here imports mitmproxy.
 """
 
-import ipaddress
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from addon.core.model_names import ALIAS, MODEL_FORM, MODEL_NAME
 from addon.core.security.egress import EgressRule, parse_rule
 from addon.options import OPTIONS
-from addon.urls import base_url, is_origin, redacted
+from addon.state_folder import state_folder
+from addon.urls import base_url, is_host_name, is_loopback, is_origin, redacted
 from store.budget import DEFAULT_LIMIT
 from store.models import SESSION_FORM, SESSION_NAME, Delivery, SessionName
-
-
-def state_folder(configured: str = "") -> Path:
-    """The folder of the database, the token and the running proxy's address: `configured`, else TOOLGRAFT_HOME, else
-    the user's state folder on this platform. Raises ValueError if the user has no home folder."""
-    chosen = configured or os.environ.get("TOOLGRAFT_HOME") or platformdirs.user_state_dir("toolgraft")
-    found = os.path.expanduser(chosen)
-    if found.startswith("~"):
-        raise ValueError(f"the state folder {chosen}: this user has no home folder")
-    return Path(found)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address literal always means this machine."""
-    host = host.strip("[]").rstrip(".").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_host_name(text: str) -> bool:
-    """Whether this is a plain host name, without scheme, port or path."""
-    return bool(text) and set(text.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
 
 class Redirect(NamedTuple):

@@ -1,5 +1,6 @@
-"""URLs from users: checks base URLs, and masks secrets in messages."""
+"""URLs and hosts from users: checks them, and masks secrets in messages."""
 
+import ipaddress
 import re
 from urllib.parse import SplitResult, urlsplit
 
@@ -27,6 +28,22 @@ def is_origin(url: str) -> bool:
     except ValueError:
         return False
     return url == f"{parts.scheme}://{parts.netloc}"
+
+
+def is_host_name(text: str) -> bool:
+    """Whether this is a plain host name, without scheme, port or path."""
+    return bool(text) and set(text.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address literal always means this machine."""
+    host = host.strip("[]").rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def redacted(value: object) -> str:

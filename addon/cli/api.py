@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 import httpx2
 
 from addon.cli.output import fail, note
-from addon.settings import Settings, is_loopback, state_folder
-from addon.web.token import load_token, read_address
+from addon.settings import Settings
+from addon.state_folder import read_address, state_folder
+from addon.urls import is_loopback
+from addon.web.own_token import load_token
 
 DEFAULT_URL = "http://127.0.0.1:8741"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from addon.cli.api import Api
-from addon.settings import state_folder
-from addon.web.token import TOKEN_PREFIX, make_folder, write_file
+from addon.state_folder import make_folder, state_folder, write_file
+from addon.web.own_token import TOKEN_PREFIX
 
 
 def ask_token(session: str, url: str | None) -> tuple[str, str]:

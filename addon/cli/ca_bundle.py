@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from addon.cli import output
-from addon.settings import state_folder
-from addon.web.token import make_folder, write_file
+from addon.state_folder import make_folder, state_folder, write_file
 
 _NAME = "ca-bundle.pem"
 VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")

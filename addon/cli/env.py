@@ -192,7 +192,7 @@ def ca_path(url: str | None) -> Path:
 
 def _remote_host(url: str | None) -> str | None:
     """The host of a proxy on another machine; None for this machine."""
-    from addon.settings import is_loopback
+    from addon.urls import is_loopback
 
     host = urlsplit(url).hostname if url else None
     return None if host is None or is_loopback(host) else host
@@ -201,8 +201,7 @@ def _remote_host(url: str | None) -> str | None:
 def read_proxy_file() -> dict[str, Any]:
     """The state folder's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} without
     it. Ends the command if the folder is not safe."""
-    from addon.settings import state_folder
-    from addon.web.token import check_folder
+    from addon.state_folder import check_folder, state_folder
 
     try:
         check_folder(state_folder())

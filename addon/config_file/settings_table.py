@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from addon.config_file.precedence import VARIABLES
 from addon.config_file.reading import ConfigFile, option_text
 from addon.options import OPTIONS, parse_options
-from addon.settings import Settings, state_folder
+from addon.settings import Settings
+from addon.state_folder import state_folder
 from addon.urls import redacted
 from store.models import MASK
 

@@ -7,8 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from addon.settings import state_folder
-from addon.web.token import check_folder, make_folder, write_file
+from addon.state_folder import check_folder, make_folder, state_folder, write_file
 
 
 def trust(path: Path, content: bytes) -> None:

@@ -25,9 +25,9 @@ from addon.hooks.start_message import addresses, banner, ca_file, start_progress
 from addon.hooks.upstream_flows import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
+from addon.state_folder import write_file
 from addon.tools.base import SourceError
 from addon.tools.bounded import abandoned_calls
-from addon.web.token import write_file
 from store.base import Store, StoreError
 from store.models import Session
 

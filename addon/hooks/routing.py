@@ -42,7 +42,7 @@ from addon.hooks.mitmproxy_patches import choose_destination
 from addon.hooks.runtime import Runtime
 from addon.hooks.streams import stream_large, stream_large_answer
 from addon.hooks.upstream_flows import ShadowFlows
-from addon.settings import Settings, is_loopback
+from addon.settings import Settings
 from addon.surfaces import (
     Operation,
     Target,
@@ -55,7 +55,7 @@ from addon.surfaces import (
 )
 from addon.surfaces.incoming import Incoming
 from addon.tools.egress import is_own_address
-from addon.urls import proxy_user
+from addon.urls import is_loopback, proxy_user
 from addon.web import tasks
 from store.base import Store, StoreError
 from store.models import SESSION_FORM, SESSION_NAME

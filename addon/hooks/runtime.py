@@ -34,22 +34,22 @@ from addon.metrics import Metrics
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
+from addon.state_folder import (
+    clear_address,
+    leave_place,
+    lock_folder,
+    make_folder,
+    take_place,
+    write_address,
+    write_file,
+)
 from addon.tools.egress import Egress
 from addon.tools.mcp_pins import Pins
 from addon.urls import redacted
 from addon.version import package_version
 from addon.web import tasks
+from addon.web.own_token import own_token
 from addon.web.server import ControlServer, bind, url_of
-from addon.web.token import (
-    clear_address,
-    leave_place,
-    lock_folder,
-    make_folder,
-    own_token,
-    take_place,
-    write_address,
-    write_file,
-)
 from addon.web.uvicorn_limits import Bounds
 from store.base import Store, StoreError
 from store.budget import Budget

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from addon.state_folder import flush_names, make_folder
 from addon.web.access import Access
 from addon.web.problems import Problem
-from addon.web.token import flush_names, make_folder
 from store import disk
 from store.base import NotDurable
 

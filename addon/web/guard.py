@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.settings import Settings
 from addon.web.access import ANYONE, OWNER, Access
+from addon.web.own_token import TOKEN_PREFIX
 from addon.web.page_sessions import PAGE_HEADER, PageSessions
 from addon.web.problems import Problem, refusal
-from addon.web.token import TOKEN_PREFIX
 from addon.web.tokens import Tokens
 
 logger = logging.getLogger("toolgraft")

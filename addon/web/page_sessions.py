@@ -19,8 +19,8 @@ from pathlib import Path
 from itsdangerous import BadData, Signer, URLSafeTimedSerializer
 from pydantic import BaseModel, ValidationError
 
+from addon.state_folder import make_folder, write_file
 from addon.web.access import OWNER, Access
-from addon.web.token import make_folder, write_file
 from addon.web.tokens import Tokens
 
 PAGE_HEADER = "x-graft-page"

@@ -19,8 +19,9 @@ from weakref import WeakValueDictionary
 import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from addon.state_folder import make_folder, write_file
 from addon.web.access import Access, Right
-from addon.web.token import TOKEN_PREFIX, make_folder, write_file
+from addon.web.own_token import TOKEN_PREFIX
 from store.models import SessionName
 
 logger = logging.getLogger("toolgraft")

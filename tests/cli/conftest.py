@@ -17,9 +17,10 @@ from addon.cli.app import app
 from addon.control.app import create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.state_folder import write_address, write_file
 from addon.tools.mcp_pins import Pins
+from addon.web.own_token import load_token
 from addon.web.server import ControlServer, bind
-from addon.web.token import load_token, write_address, write_file
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
 from store.models import Call, Slot, Step, Turn

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from addon.web.token import write_address
+from addon.state_folder import write_address
 from tests.cli.conftest import Cli, Proxy
 
 

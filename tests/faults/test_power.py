@@ -15,7 +15,7 @@ import pytest
 from addon.control.app import create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.token import write_file
+from addon.state_folder import write_file
 from store import disk
 from store.base import Durability
 from store.factory import open_url

@@ -10,9 +10,9 @@ import pytest
 
 from addon.loop.sources import ProxySources, sources_of
 from addon.settings import Settings
+from addon.state_folder import write_file
 from addon.tools.base import SourceError
 from addon.tools.mcp_pins import Pins
-from addon.web.token import write_file
 
 ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "tests" / "tools" / "mcp_server.py"

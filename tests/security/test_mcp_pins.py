@@ -14,11 +14,11 @@ import pytest
 from addon.control.app import create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.state_folder import write_file
 from addon.tools.base import SourceError, ToolError
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_pins import ChangedAgain, NotHeldBack, Pins
 from addon.tools.mcp_servers import McpSource
-from addon.web.token import write_file
 from store.backends.memory import MemoryStore
 
 Json = dict[str, Any]

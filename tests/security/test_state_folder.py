@@ -13,8 +13,9 @@ from addon.cli.env import variables
 from addon.control.app import create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
+from addon.state_folder import check_folder, lock_folder, write_address, write_file
 from addon.tools.mcp_pins import Pins
-from addon.web.token import check_folder, load_token, lock_folder, write_address, write_file
+from addon.web.own_token import load_token
 from store.factory import open_url
 
 OTHER = "Or choose another state folder"

@@ -14,7 +14,7 @@ from addon.control.app import ControlApp, create_app
 from addon.gateway.front_door import DoorRoute
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.token import own_token
+from addon.web.own_token import own_token
 from addon.web.tokens import Tokens
 from store.base import Store
 from store.models import Toolset

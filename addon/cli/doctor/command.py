@@ -42,7 +42,7 @@ def _findings(upstream: str, url: str | None) -> Iterator[Finding]:
     from addon.cli.api import Api, local_url
     from addon.cli.doctor import config, environment, machine, running, trust
     from addon.cli.env import DEFAULTS, ca_path, read_proxy_file
-    from addon.settings import state_folder
+    from addon.state_folder import state_folder
 
     yield from machine.python()
     yield from config.config()

@@ -5,8 +5,7 @@ from urllib.parse import urlsplit
 
 from addon.cli.doctor.finding import Finding
 from addon.cli.env import BASE_URLS, covers_models
-from addon.settings import is_loopback
-from addon.urls import redacted
+from addon.urls import is_loopback, redacted
 
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 _KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")

@@ -50,7 +50,7 @@ def proxy(api: "Api", version: str) -> Iterator[Finding]:
 
 def folder(state: Path) -> Iterator[Finding]:
     """Checks of the state folder and the store in it, while no proxy runs."""
-    from addon.web.token import check_folder
+    from addon.state_folder import check_folder
     from store import care
     from store.base import StoreError
 

@@ -1,57 +1,31 @@
-"""The state folder's small files: the bearer token, and the address of the running control API.
+"""The state folder, and the small files in it.
 
-Both are written completely or not at all, and only their owner can read them. Failures are OSErrors whose messages name
-the path, and never the token.
+A file is written completely or not at all, and only its owner can read it. Failures are OSErrors whose messages name
+the path, and never the contents.
 """
 
 import os
-import secrets
 import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import filelock
+import platformdirs
 
-from addon.settings import Settings, is_loopback
-
-_OFF = "off"
-
-
-TOKEN_PREFIX = "tg_"
-"""The prefix of tokens from `toolgraft token new`. The proxy's own token never has it."""
+if TYPE_CHECKING:
+    import filelock
 
 
-def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The token of a starting proxy: `load_token`, but a token from `toolgraft token new` is refused, because the
-    proxy's own token has all rights. Raises ValueError, OSError."""
-    token = load_token(settings, environ)
-    if token is not None and token.startswith(TOKEN_PREFIX):
-        where = "graft_token" if settings.token else "TOOLGRAFT_TOKEN"
-        raise ValueError(f"{where}: holds a token of `toolgraft token new`, which cannot be the proxy's own: unset it")
-    return token
-
-
-def load_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The control API's token: `graft_token`, else TOOLGRAFT_TOKEN, else the token in the state folder, which is
-    created if it is missing. None: `off`.
-
-    Raises OSError if the folder or the file cannot be used, ValueError if TOOLGRAFT_TOKEN cannot be a token.
-    """
-    if settings.token:
-        return None if settings.token == _OFF else settings.token
-    given = environ.get("TOOLGRAFT_TOKEN", "")
-    if not given:
-        return _token_in_folder(settings.state)
-    if given == _OFF:
-        if settings.control is not None and not is_loopback(settings.control[0]):
-            raise ValueError("TOOLGRAFT_TOKEN: `off` fits only a loopback graft_control")
-        return None
-    if not _is_valid_token(given):
-        raise ValueError("TOOLGRAFT_TOKEN: must be printable ASCII without spaces")
-    return given
+def state_folder(configured: str = "") -> Path:
+    """The folder of the database, the token and the running proxy's address: `configured`, else TOOLGRAFT_HOME, else
+    the user's state folder on this platform. Raises ValueError if the user has no home folder."""
+    chosen = configured or os.environ.get("TOOLGRAFT_HOME") or platformdirs.user_state_dir("toolgraft")
+    found = os.path.expanduser(chosen)
+    if found.startswith("~"):
+        raise ValueError(f"the state folder {chosen}: this user has no home folder")
+    return Path(found)
 
 
 def make_folder(state: Path) -> None:
@@ -98,9 +72,11 @@ def _check_owner(path: Path) -> None:
         raise _Unsafe(f"{path}: others can write to it. If all of it is yours: chmod go-w {shlex.quote(str(path))}")
 
 
-def lock_folder(state: Path) -> filelock.BaseFileLock:
+def lock_folder(state: Path) -> "filelock.BaseFileLock":
     """Lock the state folder for one proxy, until the lock is released or the process ends. Raises OSError if another
     proxy has the lock: both would write their addresses there."""
+    import filelock  # slow, and commands need no lock
+
     make_folder(state)
     lock = filelock.FileLock(state / "proxy.lock", mode=0o600, timeout=0)
     try:
@@ -123,13 +99,13 @@ def write_address(state: Path, url: str) -> None:
 def read_address(state: Path) -> str | None:
     """The URL that the running proxy wrote, or None. Raises OSError."""
     check_folder(state)
-    return _read(state / "control.url")
+    return read_text(state / "control.url")
 
 
 def clear_address(state: Path, url: str) -> None:
     """Remove the URL if it is still this one: another proxy may have written its own. Raises OSError."""
     path = state / "control.url"
-    if _read(path) == url:
+    if read_text(path) == url:
         path.unlink(missing_ok=True)
 
 
@@ -137,7 +113,7 @@ def take_place(state: Path, proxy_id: str) -> str | None:
     """Store which proxy has the lock of the state folder. Returns the previous one if it ended without `leave_place`.
     Raises OSError."""
     path = state / "proxy.id"
-    before = _read(path)
+    before = read_text(path)
     write_file(path, proxy_id)
     return before or None
 
@@ -147,34 +123,7 @@ def leave_place(state: Path) -> None:
     (state / "proxy.id").unlink(missing_ok=True)
 
 
-def _token_in_folder(state: Path) -> str:
-    make_folder(state)
-    path = state / "token"
-    try:
-        # Two proxies that start at the same time must use the same token.
-        with filelock.FileLock(state / "token.lock", mode=0o600, timeout=10):
-            token = _read(path)
-            if token is None:
-                token = secrets.token_urlsafe(32)
-                write_file(path, token)
-    except filelock.Timeout as error:
-        raise OSError(f"{error.lock_file}: held by another process") from error
-    except OSError as error:
-        if error.errno is None:
-            raise  # the error already has its message
-        raise OSError(f"{state}: the token cannot be kept here: {error.strerror}") from error
-    if not token or not _is_valid_token(token):
-        raise OSError(f"{path}: holds no token; delete it, and the next start makes a new one")
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
-    return token
-
-
-def _is_valid_token(token: str) -> bool:
-    return token.isascii() and token.isprintable() and " " not in token
-
-
-def _read(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     try:
         return path.read_text("utf-8", "replace").strip()
     except FileNotFoundError:

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from addon.settings import Settings
-from addon.web.token import clear_address, load_token, read_address, write_address
+from addon.state_folder import clear_address, read_address, write_address
+from addon.web.own_token import load_token
 
 
 def mode(path: Path) -> int:
