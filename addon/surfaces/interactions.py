@@ -12,7 +12,7 @@ from addon.core.dialects.interaction_answers import (
     reusable_bytes,
     sse_event,
 )
-from addon.core.dialects.interactions.request import InteractionRequest
+from addon.core.dialects.interaction_requests import InteractionRequest
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent

@@ -11,7 +11,7 @@ that interaction.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from addon.core.dialects.interactions.tools import calling_config, to_gemini_tools
+from addon.core.dialects.interaction_requests import calling_config, to_gemini_tools
 from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, parts_of
 from addon.core.history.calls import response_of
 from addon.core.history.media import decoded, media_type, reference

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.interactions.tools import (
+from addon.core.dialects.interaction_requests import (
     calling_config,
     to_gemini_tools,
     to_interaction_tools,
