@@ -13,7 +13,7 @@ import msgspec
 
 from addon.core.answers.answer import AnswerRewriter, Candidate
 from addon.core.answers.arguments import Limits
-from addon.core.dialects.interactions.contents import marked_id
+from addon.core.dialects.interaction_contents import marked_id
 from addon.core.framing.documents import (
     Document,
     Malformed,

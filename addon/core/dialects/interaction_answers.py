@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from addon.core.answers.answer import CONTINUATION
+from addon.core.dialects import interaction_contents as own
 from addon.core.dialects.interaction_requests import InteractionRequest
-from addon.core.dialects.interactions import contents as own
 from addon.core.framing.documents import Document, Malformed, decode, encode, objects, parts_of
 from addon.core.framing.json_array import ArrayItem
 from addon.core.framing.sse import SseEvent

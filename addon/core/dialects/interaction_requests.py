@@ -6,7 +6,7 @@ A client's own tools are restored unchanged: a function keeps its keys, any othe
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from addon.core.dialects.interactions import contents as own
+from addon.core.dialects import interaction_contents as own
 from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, snake
 from addon.core.history.request import Piece, Request, assemble, parse
 from addon.core.tools.schema import to_json_schema

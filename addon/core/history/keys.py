@@ -7,7 +7,7 @@ key depends on its kind and, except for `mark`, on who asks.
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from addon.core.dialects.interactions.contents import marked_id
+from addon.core.dialects.interaction_contents import marked_id
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import decoded_signature
 from addon.core.history.rewriting import DUMMY_SIGNATURE

@@ -1,1 +1,0 @@
-"""Conversions between the Interactions API and Gemini."""
