@@ -20,10 +20,8 @@ with warnings.catch_warnings():
 FOLDER = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(FOLDER):
-            item.add_marker(pytest.mark.e2e)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.e2e)
 
 
 @pytest.hookimpl(wrapper=True)

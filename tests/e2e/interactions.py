@@ -5,8 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from google import genai
-from google.genai import types
 
 from tests.e2e.proxies import Proxy, Session
 
@@ -73,6 +71,9 @@ class Interactions:
 
 
 def client_of(url: str) -> Any:
+    from google import genai
+    from google.genai import types
+
     return genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=url))
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from google.genai._gaos.lib.compat_errors import APIStatusError as APIError
 
 from tests.e2e.interactions import BOTH, KEY, MODEL, Interactions, at, client_of
 from tests.e2e.proxies import Proxy, Session, looping_proxy, new_session, weather
@@ -44,11 +43,13 @@ def test_a_restart_between_turns_changes_nothing(tmp_path: Path, gemini: Gemini)
 
 
 def test_errors_are_the_clients_own_exceptions(proxy: Proxy, session: Session) -> None:
+    from google.genai._gaos.lib.compat_errors import APIStatusError
+
     chat = at(proxy, session, "sync")
-    with pytest.raises(APIError, match="not found") as unknown:
+    with pytest.raises(APIStatusError, match="not found") as unknown:
         chat.say("hi", previous_interaction_id="v1_nobody")
     assert unknown.value.status_code == 404
-    with pytest.raises(APIError, match="Unknown parameter") as bad:
+    with pytest.raises(APIStatusError, match="Unknown parameter") as bad:
         chat.say("hi", generation_config={"tool_choice": "auto"}, extra_body={"nothing": 1})
     assert bad.value.status_code == 400
 
@@ -65,16 +66,19 @@ def frame(kind: str, **members: Any) -> bytes:
 
 
 def test_an_error_in_a_later_round_is_the_clients(looper: Proxy, bare: Session, canned: Canned) -> None:
+    from google.genai._gaos.lib.compat_errors import APIStatusError
+
     canned.first = [[answer(json.dumps(STEP).encode(), kind="application/json")]]
     canned.says = [answer(REFUSAL, "400 Bad Request", "application/json")]
     chat = Interactions("sync", f"{looper.urls[1]}/@{bare.name}")
-    with pytest.raises(APIError, match="Too much") as refused:
+    with pytest.raises(APIStatusError, match="Too much") as refused:
         chat.say("call hour")
     assert refused.value.status_code == 400
     assert len(canned.heard) == 2
 
 
 def test_an_error_in_a_later_round_of_a_stream_is_its_last_event(looper: Proxy, bare: Session, canned: Canned) -> None:
+
     head = {"id": "v1_a", "object": "interaction", "model": MODEL}
     canned.first = [
         [

@@ -5,17 +5,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from google import genai
-from google.genai import types
 
 from tests.e2e.processes import ROOT
 from tests.e2e.proxies import Proxy, mcp_file
 from tests.e2e.upstreams import Gemini
 from tests.store import servers
 from tests.tools.mcp_camera import png
+
+if TYPE_CHECKING:
+    from google import genai
 
 Json = dict[str, Any]
 CAMERA = {"command": sys.executable, "args": [str(ROOT / "tests" / "tools" / "mcp_camera.py")]}
@@ -29,7 +30,10 @@ def camera(start: Callable[..., Proxy], gemini: Gemini, tmp_path: Path) -> Proxy
     return start(gemini.url, mcp=str(mcp_file(tmp_path / "servers", camera=CAMERA)))
 
 
-def client_of(proxy: Proxy) -> genai.Client:
+def client_of(proxy: Proxy) -> "genai.Client":
+    from google import genai
+    from google.genai import types
+
     options = types.HttpOptions(base_url=proxy.url, api_version="v1beta", timeout=60_000)
     return genai.Client(api_key="a-key", http_options=options)
 
@@ -122,6 +126,8 @@ def redis() -> Iterator[str]:
 def test_proxies_that_share_a_redis_share_the_screenshot(
     redis: str, start: Callable[..., Proxy], gemini: Gemini, tmp_path: Path
 ) -> None:
+    from google.genai import types
+
     camera = str(mcp_file(tmp_path / "servers", camera=CAMERA))
     one, other = (start(gemini.url, folder=tmp_path / name, mcp=camera, store=redis) for name in ("one", "other"))
     image = base64.b64encode(png(WIDTH, HEIGHT)).decode()

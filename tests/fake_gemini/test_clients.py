@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from google import genai
-from google.genai import types
 
 from addon.fake_gemini.server import StrictGemini
+
+if TYPE_CHECKING:
+    from google.genai import types
 
 
 def get_weather(city: str) -> dict[str, Any]:
@@ -30,6 +31,9 @@ TURNS = [
 
 def chat(url: str, model: str, *, streamed: bool, vertex: bool) -> list[str]:
     """The answers of a chat of four turns with the client's own function calling."""
+    from google import genai
+    from google.genai import types
+
     client = genai.Client(vertexai=vertex, api_key="k", http_options=types.HttpOptions(base_url=url))
     config = types.GenerateContentConfig(tools=[get_weather])
     session = client.chats.create(model=model, config=config)
@@ -56,6 +60,9 @@ LONG = "say one two three four five six seven in 3 pieces"
 
 def long(url: str, words: str, *, streamed: bool) -> list[str]:
     """The answers of a chat of two turns, the first of them long."""
+    from google import genai
+    from google.genai import types
+
     client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=url))
     session = client.chats.create(model="gemini-4-argon")
     answers = []

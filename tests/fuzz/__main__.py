@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.fuzz.control import fuzzed_control
 from tests.fuzz.doors import Doors
 from tests.fuzz.findings import FREEZE, watched
 from tests.fuzz.live import Live
@@ -31,6 +30,8 @@ def fuzzed(
     """The number of tries of a target, and the findings: for `seconds` and at most `max_tries`, or for `tries` in any
     time."""
     if name == "control":
+        from tests.fuzz.control import fuzzed_control
+
         return fuzzed_control(seed, seconds, tries)
     return asyncio.run(_fed(FED[name](), seed, seconds, tries, max_tries))
 

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 import msgspec
 import uvicorn
-from mcp.server.mcpserver import MCPServer
 
 from addon.cli.worker_client import Worker
 from addon.control.app import create_app
@@ -78,6 +77,8 @@ def _python(folder: Path, tools: Mapping[str, Mapping[str, Any]], *, is_async: b
 @contextlib.asynccontextmanager
 async def _mcp(acts: Acts, tools: Mapping[str, Mapping[str, Any]]) -> AsyncIterator[ToolSource]:
     """A server over HTTP, in this event loop."""
+    from mcp.server.mcpserver import MCPServer
+
     server = MCPServer("tests")
     for name in tools:
         server.add_tool(_acting(acts, name), name=name, description="Do what the test says.")

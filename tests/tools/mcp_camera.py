@@ -4,11 +4,6 @@ import random
 import struct
 import zlib
 
-from mcp.server.mcpserver import Image, MCPServer
-from mcp_types import TextContent
-
-server = MCPServer("camera")
-
 
 def png(width: int, height: int) -> bytes:
     """A valid PNG of about 3 bytes a pixel, always the same."""
@@ -21,11 +16,15 @@ def png(width: int, height: int) -> bytes:
     )
 
 
-@server.tool(structured_output=False)
-def screenshot(width: int, height: int) -> list[TextContent | Image]:
-    """Take a screenshot."""
-    return [TextContent(type="text", text="The start page."), Image(data=png(width, height), format="png")]
-
-
 if __name__ == "__main__":
+    from mcp.server.mcpserver import Image, MCPServer
+    from mcp_types import TextContent
+
+    server = MCPServer("camera")
+
+    @server.tool(structured_output=False)
+    def screenshot(width: int, height: int) -> list[TextContent | Image]:
+        """Take a screenshot."""
+        return [TextContent(type="text", text="The start page."), Image(data=png(width, height), format="png")]
+
     server.run("stdio")
