@@ -57,7 +57,8 @@ from addon.core.live_frames import (
     with_tools,
     with_value,
 )
-from addon.core.tools.tool_plan import Toolbox, generation, is_before
+from addon.core.model_names import generation, is_before
+from addon.core.tools.tool_plan import Toolbox
 
 _DECLARING = ("setup", "contextUpdate")
 _ASYNC = (3, 8)

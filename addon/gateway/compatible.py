@@ -20,7 +20,7 @@ from addon.core.dialects.chat_requests import signature_member, signature_of
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
 from addon.core.framing.sse import SseDecoder
 from addon.core.history.rewriting import DUMMY_SIGNATURE
-from addon.core.tools.tool_plan import generation, is_before
+from addon.core.model_names import generation, is_before
 from addon.gateway.conversations import Conversations, new_response_id
 from addon.gateway.engine import OWN_HEADERS, Caller, Engine, Sent, check_model
 from addon.gateway.failures import TurnFailed, in_openai_s_words

@@ -16,8 +16,8 @@ from addon.core.framing.documents import Document, as_list, content_of, decode, 
 from addon.core.history.calls import args_key
 from addon.core.history.outcomes import fitted
 from addon.core.history.request import Request
+from addon.core.model_names import generation
 from addon.core.toolloop import WRONG_CALLS, Next, ToolLoop
-from addon.core.tools.tool_plan import generation
 from addon.graft.exchange import Exchange, Paused, new_call_id
 from addon.graft.owners import InitialState, Owners
 from store.models import Call, Progress, Slot, Status, Step, Turn

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects, parts_of
+from addon.core.framing.documents import Document, encode, get, objects, parts_of
 from addon.core.history.media import described
 from addon.core.history.visible import canonical
 
@@ -114,23 +114,6 @@ def _flat_part(part: Document, *, calls: bool, server: bool) -> Document:
 
 def _json(value: Any) -> str:
     return encode(value).decode()
-
-
-def response_of(result: Any, error: str | None) -> Document:
-    """A call's answer as a functionResponse's `response`, which must be an object: an object unchanged, a JSON object
-    in a string parsed, any other value under `result`; an error under `error`."""
-    if error is not None:
-        return {"error": error}
-    if isinstance(result, dict):
-        return result
-    if isinstance(result, str) and result.lstrip().startswith("{"):
-        try:
-            parsed = decode(result.encode("utf-8", "surrogatepass"))
-        except Malformed:
-            parsed = None
-        if isinstance(parsed, dict):
-            return parsed
-    return {"result": result}
 
 
 def args_key(args: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from addon.core.framing.documents import Document, get
+from addon.core.framing.documents import Document, Malformed, decode, get
 
 MEDIA_TYPES = frozenset(
     """application/pdf text/plain image/png image/jpeg image/webp image/heic image/heif audio/wav audio/mp3 audio/mpeg
@@ -98,3 +98,20 @@ def described(part: Document) -> str:
 
 def sized(kind: str, size: int) -> str:
     return f"{kind} ({size} bytes)"
+
+
+def response_of(result: Any, error: str | None) -> Document:
+    """A call's answer as a functionResponse's `response`, which must be an object: an object unchanged, a JSON object
+    in a string parsed, any other value under `result`; an error under `error`."""
+    if error is not None:
+        return {"error": error}
+    if isinstance(result, dict):
+        return result
+    if isinstance(result, str) and result.lstrip().startswith("{"):
+        try:
+            parsed = decode(result.encode("utf-8", "surrogatepass"))
+        except Malformed:
+            parsed = None
+        if isinstance(parsed, dict):
+            return parsed
+    return {"result": result}

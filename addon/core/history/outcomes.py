@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from addon.core.framing.documents import Document, get, objects
-from addon.core.history.calls import response_of
-from addon.core.history.media import MEDIA_TYPES, decoded, described, media_type
-from addon.core.tools.tool_plan import Generation, is_before
+from addon.core.history.media import MEDIA_TYPES, decoded, described, media_type, response_of
+from addon.core.model_names import Generation, is_before
 
 FIRST_WITH_PARTS = (3, 0)
 """Earlier models refuse a request whose functionResponses have parts."""

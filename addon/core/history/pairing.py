@@ -12,7 +12,7 @@ from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, has_user_content, responses_in
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.core.history.steps import take_response
-from addon.core.tools.tool_plan import generation, is_before
+from addon.core.model_names import generation, is_before
 
 
 class Paired(NamedTuple):

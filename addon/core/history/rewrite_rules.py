@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from addon.core.history.placeholder import Placeholder
-from addon.core.tools.tool_plan import Generation, ToolPlan
+from addon.core.model_names import Generation
+from addon.core.tools.tool_plan import ToolPlan
 
 
 class RewriteRules(NamedTuple):

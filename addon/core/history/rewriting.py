@@ -19,7 +19,7 @@ from addon.core.history.request import Piece
 from addon.core.history.rewrite_rules import RewriteRules, StepFormat
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, segments, take_response
 from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
-from addon.core.tools.tool_plan import is_before
+from addon.core.model_names import is_before
 
 _MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
 """The parts that may need rewriting even in a turn that the ledger does not know."""

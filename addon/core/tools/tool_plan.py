@@ -12,15 +12,12 @@ from typing import NamedTuple, Self
 import xxhash
 
 from addon.core.framing.documents import Document, as_list, camel, decode, encode, get, objects
-from addon.core.short_cache import cached_if_short
+from addon.core.model_names import Generation, is_before
 
 MAX_NAME = 64
 """The maximum length of a function name, unless a service is known to accept more."""
 MAX_VERTEX_NAME = 128
-Generation = tuple[int, int] | None
-"""A model's major and minor version; None if its name has no version. Such a model counts as the newest."""
 
-_GENERATION = re.compile(r"gemini-(?:live-)?(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
 _FLAG = "includeServerSideToolInvocations"
 _WITHOUT_FUNCTIONS = frozenset(
     "functionDeclarations googleSearch googleSearchRetrieval codeExecution urlContext googleMaps fileSearch".split()
@@ -29,17 +26,6 @@ _WITHOUT_FUNCTIONS = frozenset(
 _LARGEST_CACHED = 16_384
 _MOST_COUNTS = 256
 _MEDIA_MODEL = re.compile(r"-image\b|-tts\b|^imagen|^veo|native-audio")
-
-
-@cached_if_short(256)
-def generation(model: str) -> Generation:
-    """`gemini-2.5-flash` → (2, 5)."""
-    found = _GENERATION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else None
-
-
-def is_before(model: Generation, version: tuple[int, int]) -> bool:
-    return model is not None and model < version
 
 
 class ToolPlan(NamedTuple):

@@ -9,7 +9,8 @@ from addon.core.history.request import assemble, parse
 from addon.core.history.rewrite_rules import RewriteRules
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn
-from addon.core.tools.tool_plan import Generation, ToolPlan
+from addon.core.model_names import Generation
+from addon.core.tools.tool_plan import ToolPlan
 from tests.contents import model
 
 TEMPLATE = Placeholder("Tool call completed: {names} [{turn_id}]")

@@ -11,10 +11,10 @@ from addon.core.history.calls import (
     decoded_signature,
     echoed_values,
     has_user_content,
-    response_of,
     responses_in,
     responses_lead,
 )
+from addon.core.history.media import response_of
 
 CALL: Document = {"functionCall": {"name": "f", "args": {"a": 1}, "id": "x"}}
 ANSWER: Document = {"functionResponse": {"name": "f", "response": {"r": 1}, "id": "x"}}

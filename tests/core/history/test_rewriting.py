@@ -4,7 +4,7 @@ import pytest
 
 from addon.core.history.rewriting import DUMMY_SIGNATURE, NO_RESULT
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn
-from addon.core.tools.tool_plan import Generation
+from addon.core.model_names import Generation
 from tests.contents import call, model, response, user
 from tests.core.history.rewritten import (
     SEARCHED,

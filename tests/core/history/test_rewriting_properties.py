@@ -14,7 +14,7 @@ from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import HistoryTurn
 from addon.core.history.visible import visible_digest
-from addon.core.tools.tool_plan import Generation
+from addon.core.model_names import Generation
 from tests.contents import call, model, response, user
 from tests.core.history.rewritten import NAMES, TEMPLATE, answered, rules, true_turn, visible_turn, without_functions
 

@@ -6,16 +6,8 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode
-from addon.core.tools.tool_plan import (
-    Generation,
-    Toolbox,
-    ToolCounter,
-    ToolPlan,
-    cannot_use_functions,
-    declared_names,
-    generation,
-    is_before,
-)
+from addon.core.model_names import Generation, generation, is_before
+from addon.core.tools.tool_plan import Toolbox, ToolCounter, ToolPlan, cannot_use_functions, declared_names
 
 F: Document = {"name": "f"}
 G: Document = {"name": "g"}

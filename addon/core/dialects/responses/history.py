@@ -14,7 +14,7 @@ from addon.core.dialects.responses.items import CallOutput, Carried, FunctionCal
 from addon.core.framing.documents import Document, encode, get
 from addon.core.history.calls import has_user_content, responses_in
 from addon.core.history.rewriting import DUMMY_SIGNATURE
-from addon.core.tools.tool_plan import generation, is_before
+from addon.core.model_names import generation, is_before
 
 _GEMINI_3 = (3, 0)
 

@@ -41,8 +41,7 @@ from addon.core.dialects.responses.items import (
 )
 from addon.core.dialects.responses.options import tool_config as gemini_tool_config
 from addon.core.framing.documents import Document
-from addon.core.model_names import MODEL_NAME
-from addon.core.tools.tool_plan import generation, is_before
+from addon.core.model_names import MODEL_NAME, generation, is_before
 
 _READ = (
     *("model", "input", "instructions", "tools", "tool_choice", "temperature", "top_p", "max_output_tokens", "text"),
