@@ -135,7 +135,7 @@ _HINT = "; write plain text as '\"in quotes\"'"
 
 def _body(result: str | None, error: str | None, files: Sequence[Path]) -> dict[str, Any]:
     from addon.cli.documents import parse_json, read_json
-    from addon.core.history.media import reference
+    from addon.core.history.outcomes import reference
 
     if error is not None:
         return {"error": error}

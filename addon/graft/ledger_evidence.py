@@ -12,8 +12,7 @@ import msgspec
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, responses_in
 from addon.core.history.keys import marks_of
-from addon.core.history.media import sized
-from addon.core.history.outcomes import outcome_in, outcome_of, with_omitted
+from addon.core.history.outcomes import outcome_in, outcome_of, sized, with_omitted
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.history.turns import HistoryTurn
 from addon.core.history.visible import ENOUGH_WORDS, visible_digest

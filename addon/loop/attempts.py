@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from addon.core.history.media import redacted_parts
+from addon.core.history.outcomes import redacted_parts
 from addon.own_secrets import own_secrets
 from addon.tools.base import ToolError
 from addon.tools.bounded import bounded

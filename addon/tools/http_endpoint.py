@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from addon.core.framing.documents import Malformed, decode
 from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
-from addon.core.history.media import MEDIA_TYPE, BadPart, read_parts
+from addon.core.history.outcomes import MEDIA_TYPE, BadPart, read_parts
 from addon.core.security.credentials import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError

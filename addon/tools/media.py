@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from addon.core.framing.documents import Document
-from addon.core.history.media import MEDIA_TYPE, decoded, reference
+from addon.core.history.outcomes import MEDIA_TYPE, decoded, reference
 
 _MAGIC = (
     (b"\x89PNG\r\n", "image/png"),

@@ -15,7 +15,7 @@ from addon.control.moments import Moment
 from addon.control.paging import PageQuery, RenderedPage
 from addon.control.secrets import redacted, redaction_of
 from addon.core.framing.documents import Document
-from addon.core.history.media import BadPart, read_parts, redacted_parts, size_of
+from addon.core.history.outcomes import BadPart, read_parts, redacted_parts, size_of
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, own_query, reply, routes_of
 from addon.web.disconnect import while_connected

@@ -26,8 +26,7 @@ from addon.core.framing.documents import (
     objects,
     parts_of,
 )
-from addon.core.history.media import described, response_of
-from addon.core.history.outcomes import with_omitted
+from addon.core.history.outcomes import described, response_of, with_omitted
 from addon.core.history.request import Piece
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.core.tools.schema import to_json_schema

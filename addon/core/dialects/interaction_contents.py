@@ -13,7 +13,7 @@ from typing import Any
 
 from addon.core.dialects.interaction_requests import calling_config, to_gemini_tools
 from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, parts_of
-from addon.core.history.media import decoded, media_type, reference, response_of
+from addon.core.history.outcomes import decoded, media_type, reference, response_of
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 
 MEDIA = frozenset({"image", "audio", "video", "document"})

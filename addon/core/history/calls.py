@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from addon.core.framing.documents import Document, encode, get, objects, parts_of
-from addon.core.history.media import described
+from addon.core.history.outcomes import described
 from addon.core.history.visible import canonical
 
 _OWN = ("functionCall", "functionResponse")

@@ -14,7 +14,7 @@ from addon.core.history.calls import (
     responses_in,
     responses_lead,
 )
-from addon.core.history.media import response_of
+from addon.core.history.outcomes import response_of
 
 CALL: Document = {"functionCall": {"name": "f", "args": {"a": 1}, "id": "x"}}
 ANSWER: Document = {"functionResponse": {"name": "f", "response": {"r": 1}, "id": "x"}}

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from addon.core.dialects.responses.errors import array, bad, boolean, fields, one_of, quoted, required, string
 from addon.core.framing.documents import Document, Malformed, camel, decode, encode, get
-from addon.core.history.media import response_of
+from addon.core.history.outcomes import response_of
 
 Part = Document
 
