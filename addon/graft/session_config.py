@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from addon.core.framing.documents import Document, memory_of
 from addon.core.history.placeholder import Placeholder
-from addon.core.history.rewrite_rules import RewriteRules
+from addon.core.history.rewriting import RewriteRules
 from addon.core.model_names import Generation
 from addon.core.tools.tool_forms import normalise
 from addon.core.tools.tool_plan import Toolbox, ToolPlan

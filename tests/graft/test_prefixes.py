@@ -3,8 +3,7 @@
 from addon.core.framing.documents import Document, encode
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
-from addon.core.history.rewrite_rules import RewriteRules
-from addon.core.history.rewriting import rewrite
+from addon.core.history.rewriting import RewriteRules, rewrite
 from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.ledger import SMALLEST, Prefixes
 from store.budget import Budget

@@ -9,17 +9,87 @@ A longer history continues from the written form of its beginning: see `beginnin
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from addon.core.framing.documents import Document, encode, get, parts_of
-from addon.core.history.beginnings import LARGE, Beginning, joined_pieces
 from addon.core.history.calls import as_text, calls_in, echoed_values, has_user_content, responses_in, responses_lead
 from addon.core.history.outcomes import fitted
+from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
-from addon.core.history.rewrite_rules import RewriteRules, StepFormat
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, segments, take_response
 from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
-from addon.core.model_names import is_before
+from addon.core.model_names import Generation, is_before
+from addon.core.tools.tool_plan import ToolPlan
+
+
+class RewriteRules(NamedTuple):
+    """The rules for one request. `strip`: the client's own calls become text if the request does not declare them.
+    `keep_unanswered`: the last step keeps its text if none of its calls has a result. `ids`: calls have ids.
+    `keeps_history`: the service has the history and waits for the responses to its calls, whatever the request
+    declares. `only_known`: any turn with a pending call keeps its visible form, if that form is valid by itself."""
+
+    plan: ToolPlan
+    strip: bool
+    model: Generation
+    placeholder: Placeholder
+    keep_unanswered: bool = True
+    ids: bool = True
+    keeps_history: bool = False
+    only_known: bool = False
+
+
+class StepFormat(NamedTuple):
+    """The settings that the written form of a step depends on, if the client answers none of its calls."""
+
+    names: Mapping[str, str]
+    server_tools: bool
+    model: Generation
+    ids: bool
+
+
+_PIECE = 160
+"""The approximate memory use of a piece in bytes, besides its own bytes."""
+
+LARGE = 4096
+"""From this size in bytes on, pieces are not copied."""
+
+
+class Beginning(NamedTuple):
+    """The written turns before `end`, and the writer's state after them. Valid for these rules and hits, whatever
+    follows. `size`: the approximate memory use in bytes."""
+
+    end: int
+    rules: RewriteRules
+    hits: Mapping[int, Sequence[TrueTurn]]
+    pieces: Sequence[Piece]
+    untouched: int
+    changed: bool
+    expanded: frozenset[str]
+    size: int
+
+
+def joined_pieces(known: Beginning | None, written: Sequence[Piece]) -> tuple[list[Piece], int]:
+    """The pieces of a beginning, and their size. `written`: all pieces. Those after `known` are joined."""
+    count, size = (len(known.pieces), known.size) if known else (0, 0)
+    pieces = [*written[:count], *_joined(written[count:])]  # the last known piece may have become longer
+    return pieces, size + sum(_PIECE + (len(piece) if isinstance(piece, bytes) else 0) for piece in pieces[count:])
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same Contents in fewer pieces: adjacent new Contents become one, except large ones, to avoid a copy."""
+    run: list[bytes] = []
+    for piece in pieces:
+        if isinstance(piece, bytes) and len(piece) < LARGE:
+            run.append(piece)
+            continue
+        if run:
+            yield b",".join(run)
+            run = []
+        yield piece
+    if run:
+        yield b",".join(run)
+
 
 _MAY_CHANGE = CALLS | RESPONSES | SERVER_TOOLS
 """The parts that may need rewriting even in a turn that the ledger does not know."""

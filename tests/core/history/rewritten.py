@@ -6,8 +6,7 @@ from typing import Any
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import assemble, parse
-from addon.core.history.rewrite_rules import RewriteRules
-from addon.core.history.rewriting import rewrite
+from addon.core.history.rewriting import RewriteRules, rewrite
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn
 from addon.core.model_names import Generation
 from addon.core.tools.tool_plan import ToolPlan
