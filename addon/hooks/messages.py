@@ -18,7 +18,7 @@ from mitmproxy.net.http import status_codes, url
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
 from addon.core.framing.encoding import BadEncoding, decompressor
-from addon.core.history.asker import asker_of
+from addon.core.history.keys import asker_of
 from addon.core.security.credentials import Fields
 from addon.core.short_cache import cached_if_short
 from addon.graft.exchange import Reply

@@ -14,7 +14,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
-from addon.core.history.asker import asker_of
+from addon.core.history.keys import asker_of
 from addon.core.problems import problem
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.graft.exchange import Reply

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 from addon.core.framing.documents import decode, encode
-from addon.core.history.asker import asker_of
+from addon.core.history.keys import asker_of
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig

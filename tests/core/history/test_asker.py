@@ -2,7 +2,7 @@
 
 import pytest
 
-from addon.core.history.asker import asker_of
+from addon.core.history.keys import asker_of
 
 VERTEX = "/v1/projects/my%2Dproject/locations/global/publishers/google/models/m:generateContent"
 VERTEX_OPENAI = "/v1/projects/my-project/locations/global/endpoints/openapi/openai/chat/completions"
