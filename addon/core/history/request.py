@@ -12,8 +12,7 @@ from typing import NamedTuple
 import xxhash
 
 from addon.core.framing.documents import Malformed, Member, elements, members
-from addon.core.framing.inline_data import shortened
-from addon.core.history.contents import Content, Span, TextContent, contents_at
+from addon.core.history.contents import Content, Span, TextContent, contents_at, shortened
 from addon.core.history.turns import History
 
 _LAST = 64

@@ -14,8 +14,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, all_utf8_of, decode, parts_of, trimmed
-from addon.core.framing.inline_data import LONG, shortened
-from addon.core.history.contents import UNREAD, Content, Part, Span, TextContent, content_at
+from addon.core.history.contents import LONG, UNREAD, Content, Part, Span, TextContent, content_at, shortened
 from addon.core.history.placeholder import may_hold_id
 from addon.core.history.visible import count_words, visible_form
 

@@ -12,8 +12,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, all_utf8_of, camel, decode, encode, get, objects, trimmed, utf8_of
-from addon.core.framing.inline_data import identity, shortened
-from addon.core.history.contents import Part
+from addon.core.history.contents import Part, identity, shortened
 
 _NULL = msgspec.Raw(b"null")
 _TRUE = msgspec.Raw(b"true")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.framing.inline_data import LONG, identity, shortened
+from addon.core.history.contents import LONG, identity, shortened
 
 DATA = "ab+/" * (LONG // 4)
 PNG = {"mimeType": "image/png", "data": DATA}

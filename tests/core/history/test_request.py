@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.documents import Malformed, encode
-from addon.core.framing.inline_data import LONG
+from addon.core.history.contents import LONG
 from addon.core.history.request import Request, assemble, parse
 
 TEXTS = st.sampled_from(["hi", "ü\n", 'quote " and }]', "x" * 40, 5, None, ["x"], '"}]},{"'])

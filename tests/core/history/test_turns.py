@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, replace_invalid_text
-from addon.core.framing.inline_data import LONG
+from addon.core.history.contents import LONG
 from addon.core.history.request import parse
 from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, chain_key
 from addon.core.history.visible import canonical, count_words, visible_digest
