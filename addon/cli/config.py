@@ -96,7 +96,7 @@ def check(
     """Check a toolgraft.toml. Exit status 1 and the first error, if there is one."""
     found = _read(path)
     if found is None:
-        from addon.config_file.places import user_file
+        from addon.config_file.choice import user_file
 
         output.fail(f"there is no {user_file()}; name another file")
     if found.missing is not None:
@@ -115,10 +115,9 @@ def trust(
     It prints what the file would run. If the file changes, it is not used until it is trusted again. The files that
     it names, such as tools files, may change.
     """
-    from addon.config_file.places import local_file
+    from addon.config_file.choice import distrust, local_file
+    from addon.config_file.choice import trust as record
     from addon.config_file.reading import parse_config, read_file
-    from addon.config_file.trust import distrust
-    from addon.config_file.trust import trust as record
 
     file = local_file() if path is None else Path(path).absolute()
     try:
@@ -136,7 +135,7 @@ def trust(
 
 
 def _read(named: str | None) -> "ConfigFile | None":
-    from addon.config_file.places import chosen_file
+    from addon.config_file.choice import chosen_file
     from addon.config_file.reading import load_config
 
     try:

@@ -21,7 +21,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take the defaults.")] = False,
 ) -> None:
     """Write a commented toolgraft.toml, after five questions. An existing file is never overwritten."""
-    from addon.config_file.places import user_file
+    from addon.config_file.choice import user_file
     from addon.config_file.reading import ConfigError, parse_config
     from addon.config_file.template import Answers, config_text
 
@@ -92,8 +92,7 @@ def _answer(question: str, default: str) -> str:
 
 def _usage(file: Path, content: bytes) -> str:
     """How the file is used. Trusts a file of the working folder, because the user has just made it."""
-    from addon.config_file.places import local_file, user_file
-    from addon.config_file.trust import trust
+    from addon.config_file.choice import local_file, trust, user_file
 
     if file == user_file():
         return "every start of the proxy uses it: ./run_proxy.sh"

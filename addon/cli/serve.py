@@ -103,7 +103,7 @@ def serve(given: Sequence[str]) -> NoReturn:
 
 def _checked_config(named: str | None) -> tuple[Sequence[str], Sequence[str]]:
     """The options that name the toolgraft.toml to use, and its modes. Raises ValueError if the file is invalid."""
-    from addon.config_file.places import chosen_file
+    from addon.config_file.choice import chosen_file
 
     try:
         chosen = chosen_file(named)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from addon.config_file.choice import untrusted
 from addon.core.framing.documents import Document
 from addon.core.security.escaping import printable
 from addon.core.tools.positions import BadTool
@@ -99,8 +100,6 @@ def load_config(path: Path, *, trusted: bool = False) -> ConfigFile:
     """`trusted`: only the contents that the user trusts are used. Raises ConfigError."""
     content = read_file(path)
     if trusted:
-        from addon.config_file.trust import untrusted
-
         try:
             why = untrusted(path, content)
         except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from addon.cli import output
-from addon.config_file.places import chosen_file
+from addon.config_file.choice import chosen_file
 from addon.config_file.reading import load_config, parse_config
 from addon.config_file.template import Answers, config_text, quoted
 from addon.options import OPTIONS

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from addon.config_file.places import chosen_file
+from addon.config_file.choice import chosen_file, distrust, trust
 from addon.config_file.reading import ConfigError, load_config
-from addon.config_file.trust import distrust, trust
 
 ROOT = Path(__file__).parents[2]
 

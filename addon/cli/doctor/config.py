@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addon.cli.doctor.finding import Finding
-from addon.config_file.places import chosen_file
+from addon.config_file.choice import chosen_file
 from addon.config_file.reading import load_config
 
 
