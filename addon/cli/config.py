@@ -46,7 +46,7 @@ def show(
     if running or url is not None:
         _show_running(url, as_json)
         return
-    from addon.config_file.settings_table import read_yaml, setting_rows
+    from addon.config_file.precedence import read_yaml, setting_rows
 
     file = _read(config)
     from pydantic import ValidationError
@@ -149,7 +149,7 @@ def _read(named: str | None) -> "ConfigFile | None":
 
 def _other_settings(file: "ConfigFile") -> list[str]:
     """The file's settings besides the programs that it runs, such as where chats are sent."""
-    from addon.config_file.settings_table import masked
+    from addon.config_file.precedence import masked
 
     skipped = ("graft_tools", "graft_mcp")
     options = [f"{name} = {masked(name, value)}" for name, value in file.options.items() if name not in skipped]

@@ -15,9 +15,8 @@ from typing import Any
 
 from mitmproxy.optmanager import OptManager
 
-from addon.config_file.precedence import VARIABLES, overruled
+from addon.config_file.precedence import VARIABLES, SettingRow, masked, overruled
 from addon.config_file.reading import ConfigFile, SessionEntry, load_config
-from addon.config_file.settings_table import SettingRow, masked
 from addon.options import OPTIONS, Option, unknown_option
 
 _NAMES = [option.name for option in OPTIONS]
