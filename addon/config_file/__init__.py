@@ -1,1 +1,1 @@
-"""toolgraft.toml: finds, reads, checks and applies it."""
+"""toolgraft.toml: chooses, reads, checks and applies it."""

@@ -1,5 +1,6 @@
-"""The options that a start of the proxy would use, each with its value and the place that sets it: the command line, then
-the environment, then toolgraft.toml, then the defaults."""
+"""The options that a start of the proxy would use, each with its value and the place that sets it: the command line,
+then the environment, then toolgraft.toml, then the defaults.
+"""
 
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Reads and checks a toolgraft.toml completely. An error is one sentence with the file, the key and what would fit."""
+"""Reads and checks a toolgraft.toml completely, and gives its sessions to the store. An error is one sentence with the
+file, the key and what would fit.
+"""
 
 import difflib
 import json
@@ -20,6 +22,7 @@ from addon.graft.session_config import toolset_of
 from addon.options import OPTIONS, Option, removed
 from addon.settings import Settings, explain
 from addon.urls import redacted
+from store.base import Store
 from store.models import SESSION_FORM, SESSION_NAME, Policy, Toolset
 
 _TABLES = ("modes", "options", "mcpServers", "sessions")
@@ -289,6 +292,25 @@ class _Reader:
     def _error(self, place: KeyPath | str, message: str = "") -> ConfigError:
         """`place`: of the value, or the whole message."""
         return ConfigError(f"{self._path}: {place if isinstance(place, str) else f'{_name(place)} {message}'}")
+
+
+async def apply_sessions(store: Store, sessions: Mapping[str, SessionEntry]) -> list[str]:
+    """Write the policies and toolsets that differ from the store, and return the names of the changed sessions. Resets
+    settings that the file does not name, but keeps a toolset if the file sets none. Raises StoreError."""
+    changed = []
+    for name, entry in sessions.items():
+        record, _, _ = await store.snapshot(name)
+        has_policy = entry.policy == (record.policy if record is not None else Policy())
+        has_tools = entry.toolset is None or (record is not None and record.toolset == entry.toolset)
+        if not has_policy:
+            await store.put_policy(name, entry.policy)
+        if not has_tools:
+            await store.put_toolset(name, entry.toolset)
+        if not (has_policy and has_tools):
+            changed.append(name)
+    if changed:
+        await store.sync()
+    return changed
 
 
 def option_text(value: str | bool | float) -> str:

@@ -17,8 +17,7 @@ from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 
 from addon.config_file.choice import trust_file
-from addon.config_file.reading import ConfigError, SessionEntry
-from addon.config_file.sessions import apply_sessions
+from addon.config_file.reading import ConfigError, SessionEntry, apply_sessions
 from addon.hooks.lifecycle import Lifecycle, in_words
 from addon.hooks.option_sources import FileOptions
 from addon.hooks.runtime import FIXED, SOURCES, Runtime

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from addon.config_file.reading import SessionEntry
-from addon.config_file.sessions import apply_sessions
+from addon.config_file.reading import SessionEntry, apply_sessions
 from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document

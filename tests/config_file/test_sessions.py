@@ -1,7 +1,6 @@
 """Sessions of a toolgraft.toml in the store."""
 
-from addon.config_file.reading import SessionEntry
-from addon.config_file.sessions import apply_sessions
+from addon.config_file.reading import SessionEntry, apply_sessions
 from store.backends.memory import MemoryStore
 from store.models import Policy, Toolset
 
