@@ -23,9 +23,9 @@ class Live:
     @asynccontextmanager
     async def open(cls, url: str) -> AsyncIterator[Self]:
         """`url`: of a reverse proxy, with the session. Without compression, because mitmproxy leaves compressors of
-        250 KB each to the garbage collector, which would look like a leak."""
+        250 KB each to the garbage collector, which would look like a leak. Callers bound the time."""
         address = f"{url.replace('http', 'ws', 1)}{PATH}?key=a-secret-key"
-        async with connect(address, proxy=None, compression=None) as connection:
+        async with connect(address, proxy=None, compression=None, open_timeout=None) as connection:
             live = cls(connection)
             await live.send({"setup": {"model": MODEL}})
             assert "setupComplete" in await live.read()
