@@ -326,18 +326,18 @@ class GeminiRoutes(FrontDoor):
 
 async def _events(first: Document, rest: AsyncGenerator[Document], ending: asyncio.Event) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
-        yield sse.encode(encode(first))
+        yield sse.sse_event(encode(first))
         ended = is_final(first)
         try:
             async for document in rest:
                 ended = ended or is_final(document)
-                yield sse.encode(encode(document))
+                yield sse.sse_event(encode(document))
         except Exception as error:
-            yield sse.encode(encode(google_error(error)[1]))
+            yield sse.sse_event(encode(google_error(error)[1]))
         except asyncio.CancelledError:
             if ended or not ending.is_set():
                 raise
-            yield sse.encode(encode(google_error(ending_problem())[1]))
+            yield sse.sse_event(encode(google_error(ending_problem())[1]))
 
 
 def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:

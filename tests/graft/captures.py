@@ -34,7 +34,7 @@ def kind(to: Target) -> str:
 def framed(to: Target, events: Sequence[Document]) -> bytes:
     wrapped = [{"response": event, "traceId": "t"} if to.response_path else event for event in events]
     if to.framing is Framing.SSE:
-        return b"".join(sse.encode(encode(event)) for event in wrapped)
+        return b"".join(sse.sse_event(encode(event)) for event in wrapped)
     return b"[" + b"\n,\r\n".join(encode(event) for event in wrapped) + b"\n]"
 
 

@@ -53,7 +53,7 @@ def body_of(to: Target, documents: Sequence[Document]) -> bytes:
     """An answer of these documents."""
     wrapped = [{"response": one} if to.response_path else one for one in documents]
     if to.framing is Framing.SSE:
-        return b"".join(sse.encode(encode(one)) for one in wrapped)
+        return b"".join(sse.sse_event(encode(one)) for one in wrapped)
     if to.framing is Framing.ARRAY:
         return b"[" + b"\n,\r\n".join(map(encode, wrapped)) + b"\n]"
     return encode(wrapped[-1])

@@ -58,7 +58,7 @@ async def expected(graft: Graft, *parts: Document, to: Target = STREAM, **more: 
 def framed(to: Target, documents: Sequence[Document]) -> list[bytes]:
     frames = [encode({"response": one} if to.response_path else one) for one in documents]
     if to.framing is Framing.SSE:
-        return [sse.encode(one) for one in frames]
+        return [sse.sse_event(one) for one in frames]
     return [b"[" + b",".join(frames) + b"]"]
 
 

@@ -28,7 +28,7 @@ def framed(document: Document, form: str, path: Sequence[str] = ()) -> bytes:
         document = {key: document}
     body = encode(document)
     if form == "sse":
-        return sse.encode(body)
+        return sse.sse_event(body)
     return b"[" + body + b"]" if form == "array" else body
 
 

@@ -94,7 +94,7 @@ class SseDecoder:
         return events
 
 
-def encode(document: bytes) -> bytes:
+def sse_event(document: bytes) -> bytes:
     """An event in the framing that every Gemini client can parse. Raises ValueError if the document is not one line."""
     if b"\n" in document or b"\r" in document:
         raise ValueError("the data of an event must be one line")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.framing.sse import SseDecoder, SseEvent, encode
+from addon.core.framing.sse import SseDecoder, SseEvent, sse_event
 from tests.recorded import exchanges, needs_recordings
 
 
@@ -69,12 +69,12 @@ TABLE: dict[str, tuple[bytes, list[tuple[bytes, bytes | None]]]] = {
     "stray blank lines": (b"\n\n\ndata: a\n\n\n", [(b"\n\n", None), (b"\ndata: a\n\n", b"a"), (b"\n", None)]),
     "a byte order mark": (b"\xef\xbb\xbfdata: a\r\n\r\n", [(b"\xef\xbb\xbfdata: a\r\n\r\n", b"a")]),
     "UTF-8": (
-        'data: {"t":"žluťoučký 🐎"}\r\n\r\n'.encode(),
-        [('data: {"t":"žluťoučký 🐎"}\r\n\r\n'.encode(), '{"t":"žluťoučký 🐎"}'.encode())],
+        'data: {"t":"žluťoučký 🐎"}\r\n\r\n'.sse_event(),
+        [('data: {"t":"žluťoučký 🐎"}\r\n\r\n'.sse_event(), '{"t":"žluťoučký 🐎"}'.sse_event())],
     ),
     "line separators of Unicode end no line": (
-        "data: a\u2028b\u0085c\x0bd\x0ce\n\n".encode(),
-        [("data: a\u2028b\u0085c\x0bd\x0ce\n\n".encode(), "a\u2028b\u0085c\x0bd\x0ce".encode())],
+        "data: a\u2028b\u0085c\x0bd\x0ce\n\n".sse_event(),
+        [("data: a\u2028b\u0085c\x0bd\x0ce\n\n".sse_event(), "a\u2028b\u0085c\x0bd\x0ce".sse_event())],
     ),
     "a bare error object": (
         b'{\n  "error": {\n    "code": 400\n  }\n}\n',
@@ -143,14 +143,14 @@ def test_a_long_event_in_small_pieces_is_searched_once() -> None:
 
 
 def test_encode_writes_the_framing_that_every_client_parses() -> None:
-    assert encode(b'{"a":"b"}') == b'data: {"a":"b"}\r\n\r\n'
-    assert decode([encode(b"{}")])[0].data == b"{}"
+    assert sse_event(b'{"a":"b"}') == b'data: {"a":"b"}\r\n\r\n'
+    assert decode([sse_event(b"{}")])[0].data == b"{}"
 
 
 @pytest.mark.parametrize("document", [b"{\n}", b"{\r}", b"{}\r\n"])
 def test_encode_refuses_more_than_one_line(document: bytes) -> None:
     with pytest.raises(ValueError, match="one line"):
-        encode(document)
+        sse_event(document)
 
 
 @needs_recordings
@@ -159,7 +159,7 @@ def test_every_recorded_stream_decodes_to_json_and_rejoins() -> None:
     for exchange in exchanges():
         if exchange["framing"] != "sse" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
             continue
-        body = exchange["response_body"].encode()
+        body = exchange["response_body"].sse_event()
         events = decode([body])
         assert b"".join(event.raw for event in events) == body
         assert decode([body[i : i + 7] for i in range(0, len(body), 7)]) == events
