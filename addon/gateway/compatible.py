@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 
 from addon.core.dialects.chat_requests import signature_member, signature_of
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
-from addon.core.framing.sse import SseDecoder
+from addon.core.framing.streams import SseDecoder
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.core.model_names import generation, is_before
 from addon.gateway.conversations import Conversations, new_response_id

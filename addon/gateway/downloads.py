@@ -15,7 +15,7 @@ import httpx2
 
 from addon.core.dialects.responses import Invalid, is_google_s_file
 from addon.core.framing.documents import Document
-from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
+from addon.core.framing.streams import BadEncoding, TooLong, decompressor
 from addon.tools.egress import Egress, EgressRefused, EgressTransport
 
 _MOST, _AT_ONCE = 32, 4

@@ -11,7 +11,7 @@ import httpx2
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
-from addon.core.framing.sse import SseDecoder
+from addon.core.framing.streams import SseDecoder
 from addon.core.history.keys import Keys, asker_digest, asker_of_key
 from addon.core.history.pairing import with_dummy_signatures
 from addon.core.model_names import MODEL_FORM, MODEL_NAME

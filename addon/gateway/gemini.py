@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from addon.core.answers.answer import FILLER, Candidate
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, as_list, camel, encode, get, index_of, objects, parts_of
 from addon.core.framing.replies import text_answer
 from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
@@ -326,18 +326,18 @@ class GeminiRoutes(FrontDoor):
 
 async def _events(first: Document, rest: AsyncGenerator[Document], ending: asyncio.Event) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
-        yield sse.sse_event(encode(first))
+        yield streams.sse_event(encode(first))
         ended = is_final(first)
         try:
             async for document in rest:
                 ended = ended or is_final(document)
-                yield sse.sse_event(encode(document))
+                yield streams.sse_event(encode(document))
         except Exception as error:
-            yield sse.sse_event(encode(google_error(error)[1]))
+            yield streams.sse_event(encode(google_error(error)[1]))
         except asyncio.CancelledError:
             if ended or not ending.is_set():
                 raise
-            yield sse.sse_event(encode(google_error(ending_problem())[1]))
+            yield streams.sse_event(encode(google_error(ending_problem())[1]))
 
 
 def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from addon.core.framing import replies
 from addon.core.framing.documents import Document, Malformed, decode, objects
-from addon.core.framing.json_array import CLOSE, OPEN
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import CLOSE, OPEN, SseEvent
 from addon.graft.machine_protocol import Begin, Effect, Refuse, Show
 from addon.graft.rounds import JoinedRounds, is_empty
 from addon.graft.upstream_answer import Item, Reading

@@ -15,9 +15,7 @@ from typing import Any
 from addon.core.answers.answer import AnswerRewriter
 from addon.core.answers.arguments import Limits
 from addon.core.framing.documents import Document, Malformed, decode, encode, objects
-from addon.core.framing.encoding import TooLong
-from addon.core.framing.json_array import ArrayItem
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import ArrayItem, SseEvent, TooLong
 from addon.core.history.calls import calls_in
 from addon.graft.client_answer import ResponseWriter
 from addon.graft.exchange import STORE_FAILED, Exchange

@@ -25,9 +25,7 @@ from addon.core.framing.documents import (
     parts_of,
     replace_invalid_text,
 )
-from addon.core.framing.encoding import TooLong
-from addon.core.framing.json_array import ArrayDecoder, ArrayItem
-from addon.core.framing.sse import SseDecoder, SseEvent
+from addon.core.framing.streams import ArrayDecoder, ArrayItem, SseDecoder, SseEvent, TooLong
 from addon.core.history.calls import called_names
 from addon.core.history.visible import prefix_digests, visible_form
 from addon.core.toolloop import WRONG_CALLS

@@ -10,7 +10,7 @@ from functools import partial
 from mitmproxy import flowfilter, http
 
 from addon.core.framing import replies
-from addon.core.framing.encoding import BadEncoding, Decompress, decompressor
+from addon.core.framing.streams import BadEncoding, Decompress, decompressor
 from addon.core.summaries import Summary
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.machine_shell import Capture, concerns, note_answer

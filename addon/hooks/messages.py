@@ -17,7 +17,7 @@ from mitmproxy.net.http import status_codes, url
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
-from addon.core.framing.encoding import BadEncoding, decompressor
+from addon.core.framing.streams import BadEncoding, decompressor
 from addon.core.history.keys import asker_of
 from addon.core.security.credentials import Fields
 from addon.core.short_cache import cached_if_short

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import httpx2
 
-from addon.core.framing.encoding import BadEncoding, Decompress, TooLong, decompressor
+from addon.core.framing.streams import BadEncoding, Decompress, TooLong, decompressor
 from addon.core.security.credentials import credentials, secrets_in
 from addon.core.security.redaction import RedactedStream
 from addon.core.short_cache import cached_if_short

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from addon.core.dialects.chat_answers import Completions
 from addon.core.dialects.chat_requests import translate, write_body
 from addon.core.framing.documents import Document, camel, decode, encode, objects
-from addon.core.framing.json_array import ArrayItem
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import developer, vertex
 from addon.surfaces.base import Operation, Target

@@ -14,8 +14,7 @@ from addon.core.dialects.interaction_answers import (
 )
 from addon.core.dialects.interaction_requests import InteractionRequest
 from addon.core.framing.documents import Document, encode
-from addon.core.framing.json_array import ArrayItem
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import developer, vertex
 from addon.surfaces.base import Framing, Operation, Target

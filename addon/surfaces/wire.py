@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from addon.core.framing import replies
 from addon.core.framing.documents import Document, decode, encode, get, members
-from addon.core.framing.json_array import SEPARATOR, ArrayItem
-from addon.core.framing.sse import SseEvent, sse_event
+from addon.core.framing.streams import SEPARATOR, ArrayItem, SseEvent, sse_event
 from addon.core.history.request import Piece, Prefix, Request, assemble, parse
 from addon.surfaces.base import Framing, Operation, Target
 

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from addon.core.framing.documents import Malformed, decode
-from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
+from addon.core.framing.streams import BadEncoding, TooLong, decompressor
 from addon.core.history.outcomes import MEDIA_TYPE, BadPart, read_parts
 from addon.core.security.credentials import secrets_of_executor
 from addon.own_secrets import own_secrets

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from addon.core.framing.documents import Document, encode
-from addon.core.framing.sse import sse_event
+from addon.core.framing.streams import sse_event
 from addon.surfaces import match
 from addon.surfaces.base import Framing, Target
 

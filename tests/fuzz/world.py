@@ -6,7 +6,7 @@ import httpx2
 
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document, encode
-from addon.core.framing.sse import sse_event
+from addon.core.framing.streams import sse_event
 from addon.gateway.engine import Caller
 from addon.gateway.mount import gateway_routes
 from addon.graft.grafter import Grafter

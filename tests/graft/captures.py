@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
@@ -34,7 +34,7 @@ def kind(to: Target) -> str:
 def framed(to: Target, events: Sequence[Document]) -> bytes:
     wrapped = [{"response": event, "traceId": "t"} if to.response_path else event for event in events]
     if to.framing is Framing.SSE:
-        return b"".join(sse.sse_event(encode(event)) for event in wrapped)
+        return b"".join(streams.sse_event(encode(event)) for event in wrapped)
     return b"[" + b"\n,\r\n".join(encode(event) for event in wrapped) + b"\n]"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from addon.core.answers.answer import AnswerRewriter
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture
@@ -61,7 +61,7 @@ async def test_an_error_outside_the_envelope_cuts_the_stream_too(graft: Graft, e
     to = target(Operation.STREAM, Framing.SSE, surface="codeassist")
     exchange = await graft.exchange({"model": "gemini-3-flash", "request": ASKED}, to)
     capture = Stream(graft.grafter, exchange, EVENTS)
-    end = sse.sse_event(encode(error))
+    end = streams.sse_event(encode(error))
     assert await capture.feed(framed(to, [answer(call(), finish=None)]) + end) + await capture.finish() == end
     assert not (await graft.turns())[0].delivered
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.core.framing.json_array import ArrayDecoder
+from addon.core.framing.streams import ArrayDecoder
 from addon.graft import turn_records, upstream_answer
 from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core.answers.answer import CapturedCall
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.request import Request
 from addon.graft import turn_records, upstream_answer
@@ -53,7 +53,7 @@ def body_of(to: Target, documents: Sequence[Document]) -> bytes:
     """An answer of these documents."""
     wrapped = [{"response": one} if to.response_path else one for one in documents]
     if to.framing is Framing.SSE:
-        return b"".join(sse.sse_event(encode(one)) for one in wrapped)
+        return b"".join(streams.sse_event(encode(one)) for one in wrapped)
     if to.framing is Framing.ARRAY:
         return b"[" + b"\n,\r\n".join(map(encode, wrapped)) + b"\n]"
     return encode(wrapped[-1])

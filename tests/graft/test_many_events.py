@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, encode
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame
@@ -58,7 +58,7 @@ def gemini(name: str) -> Model:
         for number, document in enumerate(documents):
             data = encode({"response": document} if to.response_path else document)
             if to.framing is Framing.SSE:
-                yield sse.sse_event(data)
+                yield streams.sse_event(data)
             else:
                 yield (b",\r\n" if number else b"[") + data
         if to.framing is Framing.ARRAY:
@@ -70,7 +70,9 @@ def gemini(name: str) -> Model:
 def chat(what: str, count: int) -> Iterator[bytes]:
     def chunk(finish: str | None = None, **delta: Any) -> bytes:
         choice = {"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": finish}
-        return sse.sse_event(encode({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}))
+        return streams.sse_event(
+            encode({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice]})
+        )
 
     def piece(arguments: str, **more: str) -> bytes:
         return chunk(tool_calls=[{"index": 0, "type": "function", "function": {**more, "arguments": arguments}}])
@@ -82,7 +84,7 @@ def chat(what: str, count: int) -> Iterator[bytes]:
     for one in what.split(", "):
         yield from words[one]
     yield chunk("tool_calls" if "call" in what else "stop")
-    yield sse.sse_event(b"[DONE]")
+    yield streams.sse_event(b"[DONE]")
 
 
 def interactions(what: str, count: int) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, encode
 from addon.core.history.visible import visible_digest
 from addon.graft.exchange import Forward
@@ -58,7 +58,7 @@ async def expected(graft: Graft, *parts: Document, to: Target = STREAM, **more: 
 def framed(to: Target, documents: Sequence[Document]) -> list[bytes]:
     frames = [encode({"response": one} if to.response_path else one) for one in documents]
     if to.framing is Framing.SSE:
-        return [sse.sse_event(one) for one in frames]
+        return [streams.sse_event(one) for one in frames]
     return [b"[" + b",".join(frames) + b"]"]
 
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from addon.core.framing.documents import Document, Malformed, camel, decode, encode
-from addon.core.framing.json_array import ArrayDecoder
-from addon.core.framing.sse import SseDecoder
+from addon.core.framing.streams import ArrayDecoder, SseDecoder
 from addon.graft.exchange import Forward
 from addon.surfaces import match, wire_of
 from addon.surfaces.base import Framing, Operation, Target

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode
-from addon.core.framing.sse import sse_event
+from addon.core.framing.streams import sse_event
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward, Outcome
 from addon.graft.grafter import Grafter

@@ -8,7 +8,7 @@ import pytest
 
 from addon.core.answers.answer import AnswerRewriter
 from addon.core.framing.documents import Document, encode
-from addon.core.framing.sse import sse_event
+from addon.core.framing.streams import sse_event
 from addon.graft.turn_records import keys_of
 from addon.loop.runner import Head
 from addon.surfaces.base import Framing

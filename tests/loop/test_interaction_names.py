@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, decode
-from addon.core.framing.sse import SseDecoder
+from addon.core.framing.streams import SseDecoder
 from addon.surfaces import match
 from tests.loop.conftest import Proxy, Scripted
 from tests.loop.test_empty_rounds import CALL, SURFACES, events, step

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from addon.core.framing.documents import decode, encode
-from addon.core.framing.sse import SseDecoder, sse_event
+from addon.core.framing.streams import SseDecoder, sse_event
 from addon.core.history.outcomes import outcome_of
 from addon.graft.exchange import Exchange, Forward
 from addon.graft.grafter import Grafter

@@ -5,7 +5,7 @@ from typing import Any
 
 from addon.core.dialects import interaction_contents as own
 from addon.core.framing.documents import encode
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import SseEvent
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.interactions import InteractionsWire
 

@@ -8,7 +8,7 @@ import pytest
 from addon.core.dialects import chat_answers
 from addon.core.dialects.chat_answers import Completions
 from addon.core.framing.documents import decode, encode
-from addon.core.framing.sse import SseDecoder
+from addon.core.framing.streams import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
 from addon.surfaces.chat import ChatWire
 from tests.recorded import exchanges, needs_recordings

@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.dialects import interaction_contents as own
 from addon.core.framing.documents import decode, encode
-from addon.core.framing.sse import SseDecoder, SseEvent
+from addon.core.framing.streams import SseDecoder, SseEvent
 from addon.surfaces.interactions import InteractionsWire
 from tests.recorded import exchanges, needs_recordings
 from tests.surfaces.interaction_wire import (

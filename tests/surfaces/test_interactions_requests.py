@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from addon.core.dialects import interaction_contents as own
 from addon.core.framing.documents import Malformed, decode, encode
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import SseEvent
 from addon.core.history.request import Piece
 from addon.core.tools.tool_plan import Toolbox, cannot_use_functions
 from addon.surfaces import Framing, Operation

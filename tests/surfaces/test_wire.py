@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import decode, encode
-from addon.core.framing.json_array import ArrayDecoder
-from addon.core.framing.sse import SseDecoder
+from addon.core.framing.streams import ArrayDecoder, SseDecoder
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.wire import Wire
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from addon.core.dialects.chat_requests import call_part, signature_member, signature_of, tool_call
 from addon.core.framing.documents import Document, Malformed, content_of, decode, get, index_of, objects, parts_of
-from addon.core.framing.json_array import ArrayDecoder
+from addon.core.framing.streams import ArrayDecoder
 
 _REASONS = {
     "stop": "STOP",

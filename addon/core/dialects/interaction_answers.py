@@ -15,8 +15,7 @@ from addon.core.answers.answer import CONTINUATION
 from addon.core.dialects import interaction_contents as own
 from addon.core.dialects.interaction_requests import InteractionRequest
 from addon.core.framing.documents import Document, Malformed, decode, encode, objects, parts_of
-from addon.core.framing.json_array import ArrayItem
-from addon.core.framing.sse import SseEvent
+from addon.core.framing.streams import ArrayItem, SseEvent
 
 Item = SseEvent | ArrayItem
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from addon.core.framing import sse
+from addon.core.framing import streams
 from addon.core.framing.documents import Document, encode
 
 PROXY_ENDING = "the proxy is ending"
@@ -28,7 +28,7 @@ def framed(document: Document, form: str, path: Sequence[str] = ()) -> bytes:
         document = {key: document}
     body = encode(document)
     if form == "sse":
-        return sse.sse_event(body)
+        return streams.sse_event(body)
     return b"[" + body + b"]" if form == "array" else body
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from addon.core.framing import encoding
-from addon.core.framing.encoding import BadEncoding, TooLong, decompressor
+from addon.core.framing import streams
+from addon.core.framing.streams import BadEncoding, TooLong, decompressor
 
 DATA = b"data: {}\r\n\r\n" * 50
 
@@ -68,7 +68,7 @@ def test_the_output_does_not_depend_on_the_cuts(name: str, pack: Pack) -> None:
 
 
 def test_output_is_decoded_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "_LARGEST", 7)
+    monkeypatch.setattr(streams, "_LARGEST", 7)
     for name, pack in PACKED:
         assert undone(name, pack(DATA)) == DATA
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.framing.json_array import CLOSE, OPEN, SEPARATOR, ArrayDecoder, ArrayItem
+from addon.core.framing.streams import CLOSE, OPEN, SEPARATOR, ArrayDecoder, ArrayItem
 from tests.recorded import exchanges, needs_recordings
 
 

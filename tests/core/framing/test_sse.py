@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.framing.sse import SseDecoder, SseEvent, sse_event
+from addon.core.framing.streams import SseDecoder, SseEvent, sse_event
 from tests.recorded import exchanges, needs_recordings
 
 
