@@ -89,8 +89,8 @@ def _new(api: "Api", session: str | None) -> Iterator[Any]:
 
 
 def _row(turn: dict[str, Any]) -> list[str]:
-    from addon.core.answers.usage import output_of, prompt_of
     from addon.core.summaries import amount
+    from addon.core.usage import output_of, prompt_of
 
     usage = [one for one in turn["usage"] if one]
     names = [call["name"] for step in turn["true"] for call in step["calls"]]

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing.documents import Document, content_of, get, objects, parts_of
 from addon.core.security.escaping import printable
 from addon.core.summaries import amount
+from addon.core.usage import output_of, prompt_of
 
 _INDENT = "  "
 _MOST_CHARACTERS = 4000

@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from addon.core.answers.answer import CapturedCall
-from addon.core.answers.arguments import NO_LIMITS, Bounds, Limits
+from addon.core.answer import CapturedCall
+from addon.core.arguments import NO_LIMITS, Bounds, Limits
 from addon.core.framing.documents import (
     Document,
     Malformed,

@@ -3,7 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing.documents import Document, Malformed, camel, members, replace_invalid_text
 from addon.core.history.steps import CallSlot
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from addon.core.answers.usage import output_of, prompt_of
 from addon.core.framing.documents import Document
 from addon.core.security.credentials import is_secret_name
 from addon.core.security.escaping import printable
+from addon.core.usage import output_of, prompt_of
 
 LONGEST_ARGUMENTS = 80
 """The most characters shown of a call's arguments."""

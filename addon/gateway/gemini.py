@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from addon.core.answers.answer import FILLER, Candidate
+from addon.core.answer import FILLER, Candidate
 from addon.core.framing import streams
 from addon.core.framing.documents import Document, as_list, camel, encode, get, index_of, objects, parts_of
 from addon.core.framing.replies import text_answer

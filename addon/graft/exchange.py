@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from addon.core.answers.answer import AnswerRewriter, ToolNames
+from addon.core.answer import AnswerRewriter, ToolNames
 from addon.core.framing.documents import Document, memory_of
 from addon.core.history.keys import Keys
 from addon.core.history.request import Request

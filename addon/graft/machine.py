@@ -12,8 +12,8 @@ nor unreadable bytes let one through.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from addon.core.answers.answer import AnswerRewriter
-from addon.core.answers.arguments import Limits
+from addon.core.answer import AnswerRewriter
+from addon.core.arguments import Limits
 from addon.core.framing.documents import Document, Malformed, decode, encode, objects
 from addon.core.framing.streams import ArrayItem, SseEvent, TooLong
 from addon.core.history.calls import calls_in

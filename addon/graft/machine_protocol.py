@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.graft.exchange import Paused
 from addon.graft.owners import InitialState
 from store.models import Call, Turn

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from addon.core.answers.answer import FILLER, AnswerRewriter, Candidate, CapturedCall
-from addon.core.answers.usage import Usage
+from addon.core.answer import FILLER, AnswerRewriter, Candidate, CapturedCall
 from addon.core.framing.documents import Document, as_list, content_of, decode, get, index_of, objects, parts_of
 from addon.core.history.calls import args_key
 from addon.core.history.outcomes import fitted
 from addon.core.history.request import Request
 from addon.core.model_names import generation
 from addon.core.toolloop import WRONG_CALLS, Next, ToolLoop
+from addon.core.usage import Usage
 from addon.graft.exchange import Exchange, Paused, new_call_id
 from addon.graft.owners import InitialState, Owners
 from store.models import Call, Progress, Slot, Status, Step, Turn

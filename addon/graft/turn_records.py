@@ -5,7 +5,7 @@ The functions build single records. `Journal` keeps track of what one answer has
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from addon.core.answers.answer import Candidate, CapturedCall
+from addon.core.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from addon.core.answers.answer import AnswerRewriter, Candidate
-from addon.core.answers.arguments import Limits
+from addon.core.answer import AnswerRewriter, Candidate
+from addon.core.arguments import Limits
 from addon.core.dialects.interaction_contents import marked_id
 from addon.core.framing.documents import (
     Document,

@@ -2,7 +2,7 @@
 
 import logging
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.problems import problem
 from addon.core.summaries import arguments, shortened
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.calls import args_key
 from addon.core.history.outcomes import outcome_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.graft.late_writes import LateWrites
 from addon.graft.owners import InitialState

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
 
-from addon.core.answers.answer import CapturedCall
-from addon.core.answers.arguments import Limits
+from addon.core.answer import CapturedCall
+from addon.core.arguments import Limits
 from addon.core.framing.documents import Document, Malformed
 from addon.core.history.outcomes import outcome_of
 from addon.core.live import LiveMachine

@@ -18,12 +18,12 @@ from typing import Any
 
 import httpx2
 
-from addon.core.answers.answer import CapturedCall
-from addon.core.answers.usage import output_of, prompt_of
+from addon.core.answer import CapturedCall
 from addon.core.framing import replies
 from addon.core.framing.documents import Document
 from addon.core.problems import problem
 from addon.core.summaries import CallSummary, RoundSummary
+from addon.core.usage import output_of, prompt_of
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer

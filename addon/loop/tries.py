@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.graft.exchange import new_call_id, new_turn_id
 from addon.graft.session_config import SessionConfig

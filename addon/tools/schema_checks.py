@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jsonschema_rs import RegexOptions, ValidationError, Validator, validator_cls_for
 
-from addon.core.answers.arguments import MAX_DEPTH
+from addon.core.arguments import MAX_DEPTH
 from addon.core.problems import problem
 from addon.tools.schema_weight import Weight, weight
 

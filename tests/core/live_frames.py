@@ -4,7 +4,7 @@ import itertools
 import json
 from typing import Any
 
-from addon.core.answers.arguments import NO_LIMITS, Limits
+from addon.core.arguments import NO_LIMITS, Limits
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame, LiveActions, ToolBehavior
 from addon.core.tools.tool_plan import Toolbox

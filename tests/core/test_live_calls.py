@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.arguments import Limits
+from addon.core.arguments import Limits
 from addon.core.framing.documents import Malformed
 from addon.core.live import LiveMachine
 from addon.core.live_frames import Frame, LiveActions, ToolBehavior

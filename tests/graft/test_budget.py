@@ -1,6 +1,6 @@
 """What clients make the graft remember stays within its budget."""
 
-from addon.core.answers.answer import AnswerRewriter, ToolNames
+from addon.core.answer import AnswerRewriter, ToolNames
 from addon.core.history.placeholder import Placeholder
 from addon.graft.exchange import Paused
 from store.models import Step

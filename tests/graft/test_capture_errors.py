@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.answer import AnswerRewriter
+from addon.core.answer import AnswerRewriter
 from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Reply

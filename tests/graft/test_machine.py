@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.request import Request

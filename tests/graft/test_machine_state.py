@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing.documents import Document
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.machine_protocol import TABLE, ImpossibleEvent, State, Wait

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.answer import CapturedCall
+from addon.core.answer import CapturedCall
 from addon.core.framing.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.owners import ByHand, InitialState

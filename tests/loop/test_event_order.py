@@ -6,7 +6,7 @@ import dataclasses
 import httpx2
 import pytest
 
-from addon.core.answers.answer import AnswerRewriter
+from addon.core.answer import AnswerRewriter
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.streams import sse_event
 from addon.graft.turn_records import keys_of

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from addon.core.answers.answer import CONTINUATION
+from addon.core.answer import CONTINUATION
 from addon.core.dialects import interaction_contents as own
 from addon.core.dialects.interaction_requests import InteractionRequest
 from addon.core.framing.documents import Document, Malformed, decode, encode, objects, parts_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.answers.answer import FILLER, AnswerRewriter, ToolNames
-from addon.core.answers.arguments import NO_LIMITS, Limits
+from addon.core.answer import FILLER, AnswerRewriter, ToolNames
+from addon.core.arguments import NO_LIMITS, Limits
 from addon.core.framing.documents import Document
 from addon.core.history.placeholder import Placeholder
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.arguments import MAX_DEPTH, Assembly, Bounds, Limits
+from addon.core.arguments import MAX_DEPTH, Assembly, Bounds, Limits
 from addon.core.framing.documents import Document
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.answers.usage import Usage, add_counts, output_of, prompt_of
+from addon.core.usage import Usage, add_counts, output_of, prompt_of
 
 TEXT, IMAGE = {"modality": "TEXT", "tokenCount": 4}, {"modality": "IMAGE", "tokenCount": 5}
 

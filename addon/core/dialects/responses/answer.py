@@ -9,8 +9,8 @@ to the events of a stream. Pure: ids and the time are given.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from addon.core.answers.answer import FILLER, Candidate
-from addon.core.answers.arguments import NO_LIMITS, Assembly
+from addon.core.answer import FILLER, Candidate
+from addon.core.arguments import NO_LIMITS, Assembly
 from addon.core.dialects.responses.errors import message_of
 from addon.core.dialects.responses.items import to_carry
 from addon.core.dialects.responses.request import ResponsesRequest

@@ -1,1 +1,0 @@
-"""Answers of the model: their calls, and their usage."""
