@@ -11,7 +11,7 @@ from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
 from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, windows
 from addon.core.history.visible import prefix_digests_of, visible_digest
-from addon.core.live_frames import LiveStep
+from addon.core.live import LiveStep
 from addon.graft.exchange import Exchange, new_turn_id
 from addon.graft.machine_protocol import Note, Save
 from addon.graft.owners import InitialState

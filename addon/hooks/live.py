@@ -24,7 +24,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
-from addon.core.live_frames import Frame, TooMuchHeld, is_relevant
+from addon.core.live import Frame, TooMuchHeld, is_relevant
 from addon.core.security.redaction import Redaction
 from addon.graft.grafter import GraftFailed
 from addon.graft.session_config import SessionConfig

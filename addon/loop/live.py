@@ -11,8 +11,7 @@ from addon.core.answer import CapturedCall
 from addon.core.arguments import Limits
 from addon.core.framing.documents import Document, Malformed
 from addon.core.history.outcomes import outcome_of
-from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame, LiveActions, LiveStep, ToolBehavior, TooMuchHeld
+from addon.core.live import Frame, LiveActions, LiveMachine, LiveStep, ToolBehavior, TooMuchHeld
 from addon.graft.exchange import STORE_FAILED, new_call_id, new_turn_id
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.owners import InitialState

@@ -5,8 +5,7 @@ import json
 from typing import Any
 
 from addon.core.arguments import NO_LIMITS, Limits
-from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame, LiveActions, ToolBehavior
+from addon.core.live import Frame, LiveActions, LiveMachine, ToolBehavior
 from addon.core.tools.tool_plan import Toolbox
 
 Json = dict[str, Any]

@@ -7,8 +7,7 @@ import pytest
 
 from addon.core.arguments import Limits
 from addon.core.framing.documents import Malformed
-from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame, LiveActions, ToolBehavior
+from addon.core.live import Frame, LiveActions, LiveMachine, ToolBehavior
 from addon.core.tools.tool_plan import Toolbox
 from tests.core.live_frames import (
     AUDIO,

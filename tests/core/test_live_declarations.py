@@ -2,8 +2,7 @@
 
 import pytest
 
-from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame, LiveActions
+from addon.core.live import Frame, LiveActions, LiveMachine
 from addon.core.tools.tool_plan import Toolbox
 from tests.core.live_frames import (
     DECLARED,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.live_frames import Frame, LiveActions, ToolBehavior
+from addon.core.live import Frame, LiveActions, ToolBehavior
 from tests.core.live_frames import (
     ASYNC,
     AUDIO,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.live_frames import Frame, LiveActions
+from addon.core.live import Frame, LiveActions
 from tests.core.live_frames import ASYNC, FREE, SETUP, WAITS, Json, answer, cancellation, frame, live, own_tools
 
 STEPS = st.lists(

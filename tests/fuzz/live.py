@@ -5,7 +5,7 @@ import json
 import random
 
 from addon.core.framing.documents import Document, encode
-from addon.core.live_frames import Frame
+from addon.core.live import Frame
 from addon.graft.grafter import GraftFailed
 from addon.loop.live import LiveSession
 from addon.surfaces.base import Framing, Operation, Target

@@ -11,8 +11,7 @@ import pytest
 
 from addon.core.framing import streams
 from addon.core.framing.documents import Document, encode
-from addon.core.live import LiveMachine
-from addon.core.live_frames import Frame
+from addon.core.live import Frame, LiveMachine
 from addon.core.tools.tool_plan import Toolbox
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine

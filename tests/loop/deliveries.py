@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from addon.core.framing.documents import Document, decode, encode
-from addon.core.live_frames import Frame
+from addon.core.live import Frame
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture
 from addon.loop.live import LiveSession

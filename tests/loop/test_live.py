@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.live_frames import Frame
+from addon.core.live import Frame
 from addon.loop.live import LiveSession, LiveSessions
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import NotDurable, StoreUnavailable
