@@ -1,4 +1,19 @@
-"""TODO"""
+r"""Byte streams: decodes content encodings, and splits streams into their events or elements without changing a byte.
+
+- `decompressor`: gzip and deflate piece by piece. The upstream may use one although none was requested. A gzip body may
+  hold several members, and `deflate` may have a zlib header or not: RFC 9110 requires it, and some servers omit it. A
+  body that ends before its encoding does was cut off. A small body may expand to more than fits in memory, so the
+  output is limited, and nothing is produced beyond the limit.
+- `SseDecoder`: server-sent events. An event ends with a blank line; LF, CRLF and CR each end a line. A CR at the end of
+  the buffer waits for the next byte, which may be its LF. A blank line that ends no event belongs to the next event, or
+  is an event without data if another blank line follows.
+- `ArrayDecoder`: a streamed JSON array. `streamGenerateContent` without `alt=sse` sends `[{…}\n,\r\n{…}\n]`. Elements
+  are objects or arrays. A bare top-level object (the form of the service's errors) is one element. `]` and all bytes
+  after it, and any other bytes, pass as items without data as soon as they arrive.
+
+Both decoders keep the original bytes (`raw`), so that an event that needs no change is forwarded unchanged. Joining
+every `raw` gives the input again. They do not parse JSON.
+"""
 
 from __future__ import annotations
 
