@@ -8,8 +8,7 @@ import mcp_types
 from pydantic import ValidationError
 
 from addon.core.framing.documents import Malformed, decode
-from addon.core.tools.positions import BadTool
-from addon.core.tools.tool_forms import normalise
+from addon.core.tools.tool_forms import BadTool, normalise
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
 from addon.tools.media import Media, WithMedia, media_of

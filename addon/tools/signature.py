@@ -14,8 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
 from addon.core.framing.documents import Document
-from addon.core.tools.positions import BadTool
-from addon.core.tools.tool_forms import normalise
+from addon.core.tools.tool_forms import BadTool, normalise
 from addon.tools.base import RunRules, SourceError, Tool, ToolError
 from addon.tools.decorator import Marked
 

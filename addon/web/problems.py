@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from addon.core.framing.replies import RETRY_AFTER
-from addon.core.tools.positions import BadTool
+from addon.core.tools.tool_forms import BadTool
 from store.base import (
     AlreadyAnswered,
     BadCursor,

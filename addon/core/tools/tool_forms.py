@@ -19,16 +19,215 @@ null are unset. Any other unknown field is refused by name. Pure: the document i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from addon.core.framing.documents import Document, as_list, camel
 from addon.core.tools.json_schema import fit_schema
-from addon.core.tools.positions import Position, check_depth, fields_of, label_of, list_at, quoted
 from addon.core.tools.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
-from addon.core.tools.tool_choice import tool_config_of
 from addon.core.tools.tool_rules import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
+
+MAX_DEPTH = 100  # the service's limit, and a safe depth for recursion over a schema
+
+
+class BadTool(ValueError):
+    """An error in a document of tools.
+
+    `tool`: the name of the tool, or its index if it has no name; "" if the error is in no tool. `field`: the dotted
+    path to the error, such as `tools[0].function.parameters`, with Gemini's own keys in camelCase in either spelling;
+    "" for the document. `message`: what is wrong, and what fits."""
+
+    def __init__(self, tool: str, field: str, message: str) -> None:
+        super().__init__(f"{field or 'the document'} {message}")
+        self.tool = tool
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position in the document, for messages."""
+
+    tool: str
+    field: str
+
+    def __truediv__(self, key: str) -> Position:
+        return Position(self.tool, f"{self.field}.{key}" if self.field else key)
+
+    def __getitem__(self, index: int) -> Position:
+        return Position(self.tool, f"{self.field}[{index}]")
+
+    def of(self, tool: str) -> Position:
+        return Position(tool, self.field)
+
+    def bad(self, message: str) -> BadTool:
+        return BadTool(self.tool, self.field, message)
+
+
+def check_bool(fields: Document, key: str, at: Position) -> None:
+    if not isinstance(fields.get(key, False), bool):
+        raise (at / key).bad("must be true or false")
+
+
+def fields_of(value: object, known: tuple[str, ...], at: Position) -> Document:
+    """An object's fields under their names in `known`, from either spelling. Null is unset; others are refused."""
+    if not isinstance(value, dict):
+        raise at.bad("must be an object")
+    label = at.of(label_of(value, at))
+    fields: Document = {}
+    spellings: dict[str, str] = {}
+    for key, member in value.items():
+        name = key if key in known else camel(key)
+        if name not in known:
+            raise (label / key).bad(f"is not known; known fields are {', '.join(known)}")
+        if name in spellings:
+            raise (label / key).bad(
+                f"is given together with {spellings[name]}, its other spelling; use only one of them"
+            )
+        spellings[name] = key
+        if member is not None:
+            fields[name] = member
+    return fields
+
+
+def label_of(value: Document, at: Position) -> str:
+    """The label of a tool in messages: its name, if usable, else its index; "" outside of tools."""
+    name = value.get("name")
+    return name if at.tool and isinstance(name, str) and 0 < len(name) <= 128 else at.tool
+
+
+def quoted(value: object) -> str:
+    """A bad value, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def list_at(value: object, at: Position) -> list[object]:
+    """A list, or a single object instead of one."""
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list):
+        raise at.bad("must be a list")
+    return value
+
+
+def check_depth(value: object, at: Position) -> None:
+    """Refuse a value that is nested too deeply for recursion. Checks level by level, without recursion."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            member
+            for item in level
+            if isinstance(item, dict | list)
+            for member in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise at.bad(f"is nested deeper than {MAX_DEPTH} levels")
+
+
+_MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
+_CHOICES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+_ALLOWED_MODES = {"auto": "VALIDATED", "required": "ANY"}
+
+
+def tool_config_of(body: Document, names: Collection[str], top: Position) -> Document | None:
+    """The toolConfig of a document of tools, checked against the `names` of its declarations. Raises BadTool."""
+    if "tool_choice" in body:
+        if "toolConfig" in body:
+            raise (top / "tool_choice").bad("is given together with toolConfig; use only one of them")
+        at = top / "tool_choice"
+        config: Document = {"functionCallingConfig": _choice(body["tool_choice"], at)}
+    elif "toolConfig" in body:
+        at = top / "toolConfig"
+        config = _tool_config(body["toolConfig"], at)
+    else:
+        return None
+    calling = config.get("functionCallingConfig", {})
+    if calling.get("mode") in ("ANY", "VALIDATED") and not names:
+        raise at.bad(f"asks for mode {calling['mode']}, but no function is declared")
+    for name in calling.get("allowedFunctionNames", ()):
+        if name not in names:
+            raise at.bad(f"names {quoted(name)}, which is not declared")
+    return config
+
+
+def _choice(choice: object, at: Position) -> Document:
+    if isinstance(choice, str) and choice in _CHOICES:
+        return {"mode": _CHOICES[choice]}
+    if (name := _function_name(choice, at)) is not None:
+        return {"mode": "ANY", "allowedFunctionNames": [name]}
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _allowed(choice, at)
+    raise at.bad(
+        'must be "auto", "required", "none", {"type": "function", "name": …}, '
+        '{"type": "function", "function": {"name": …}} or {"type": "allowed_tools", "mode": …, "tools": […]}'
+    )
+
+
+def _function_name(choice: object, at: Position) -> str | None:
+    """The name in OpenAI's choice of one function, flat or nested; None for any other choice."""
+    if not isinstance(choice, dict) or choice.get("type") != "function":
+        return None
+    named = fields_of(choice, ("type", "name", "function"), at)
+    if "function" in named:
+        named = fields_of(named["function"], ("name",), at / "function") if "name" not in named else {}
+    name = named.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _allowed(choice: Document, at: Position) -> Document:
+    """A choice among some tools: one of them must be called (ANY), or may be called (VALIDATED)."""
+    fields = fields_of(choice, ("type", "mode", "tools", "allowed_tools"), at)
+    if "allowed_tools" in fields:  # as in OpenAI's chat completions
+        at = at / "allowed_tools"
+        fields = fields_of(fields["allowed_tools"], ("mode", "tools"), at)
+    mode = "auto" if fields.get("mode") is None else fields["mode"]
+    if not isinstance(mode, str) or mode not in _ALLOWED_MODES:
+        raise (at / "mode").bad(f"is {quoted(mode)}; it must be 'auto' or 'required'")
+    tools = fields.get("tools")
+    if not isinstance(tools, list) or not tools:
+        raise (at / "tools").bad('must be a list of one or more of {"type": "function", "name": …}')
+    names: list[str] = []
+    for index, tool in enumerate(tools):
+        place = (at / "tools")[index]
+        if (name := _function_name(tool, place)) is None:
+            raise place.bad('must be {"type": "function", "name": …}')
+        names.append(name)
+    return {"mode": _ALLOWED_MODES[mode], "allowedFunctionNames": names}
+
+
+def _tool_config(value: object, at: Position) -> Document:
+    check_depth(value, at)
+    config = fields_of(value, ("functionCallingConfig", "retrievalConfig", "includeServerSideToolInvocations"), at)
+    if "functionCallingConfig" in config:
+        config["functionCallingConfig"] = _calling(config["functionCallingConfig"], at / "functionCallingConfig")
+    if "retrievalConfig" in config:
+        place = at / "retrievalConfig"
+        retrieval = fields_of(config["retrievalConfig"], ("latLng", "languageCode"), place)
+        if "latLng" in retrieval:
+            retrieval["latLng"] = fields_of(retrieval["latLng"], ("latitude", "longitude"), place / "latLng")
+        config["retrievalConfig"] = retrieval
+    check_bool(config, "includeServerSideToolInvocations", at)
+    return config
+
+
+def _calling(value: object, at: Position) -> Document:
+    calling = fields_of(value, ("mode", "allowedFunctionNames", "streamFunctionCallArguments"), at)
+    check_bool(calling, "streamFunctionCallArguments", at)
+    mode = calling.get("mode", "AUTO")
+    if not isinstance(mode, str) or mode.upper() not in _MODES:
+        raise (at / "mode").bad(f"is {quoted(mode)}; it must be one of {', '.join(_MODES)}")
+    if "mode" in calling:
+        calling["mode"] = mode.upper()
+    allowed = calling.get("allowedFunctionNames", [])
+    if not isinstance(allowed, list) or not all(isinstance(name, str) for name in allowed):
+        raise (at / "allowedFunctionNames").bad("must be a list of names")
+    if allowed and mode.upper() not in ("ANY", "VALIDATED"):
+        raise (at / "allowedFunctionNames").bad("is allowed only with mode ANY or VALIDATED")
+    return calling
+
 
 MAX_DECLARATIONS = 512
 

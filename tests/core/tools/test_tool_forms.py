@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.tools.positions import BadTool
-from addon.core.tools.tool_forms import Tools, normalise
+from addon.core.tools.tool_forms import BadTool, Tools, normalise
 from tests.core.tools.declarations import FULL, GEMINI, JSON_SCHEMA, calling
 
 PLAIN = {"name": "f", "description": "d", "parameters": GEMINI}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.tools.positions import BadTool
-from addon.core.tools.tool_forms import normalise
+from addon.core.tools.tool_forms import BadTool, normalise
 from tests.core.tools.declarations import FULL, GEMINI, calling
 
 

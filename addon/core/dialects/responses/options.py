@@ -27,9 +27,8 @@ from addon.core.dialects.responses.errors import (
 from addon.core.framing.documents import Document
 from addon.core.model_names import generation, is_before
 from addon.core.tools.json_schema import fit_schema
-from addon.core.tools.positions import BadTool
 from addon.core.tools.schema import Unfit, to_json_schema
-from addon.core.tools.tool_forms import normalise
+from addon.core.tools.tool_forms import BadTool, normalise
 from addon.core.tools.tool_plan import declared_names
 
 _SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
