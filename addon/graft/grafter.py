@@ -19,8 +19,7 @@ from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
 from addon.core.model_names import generation
-from addon.core.problems import problem
-from addon.core.summaries import Summary
+from addon.core.summaries import Summary, problem
 from addon.core.tools.tool_plan import Toolbox, ToolCounter, ToolPlan, cannot_use_functions
 from addon.graft.exchange import STORE_FAILED, Abandoned, Continuations, Exchange, Forward, Outcome, Reply
 from addon.graft.late_writes import PlainNotes

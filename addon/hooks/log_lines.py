@@ -15,8 +15,7 @@ from typing import Any
 from mitmproxy import ctx, flow, flowfilter, http
 from mitmproxy.hooks import UpdateHook
 
-from addon.core.problems import FIELDS
-from addon.core.summaries import ANSWERED_HERE, SYMBOLS, Summary, ascii_only, fields_of, line_of
+from addon.core.summaries import ANSWERED_HERE, FIELDS, SYMBOLS, Summary, ascii_only, fields_of, line_of
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import value

@@ -11,10 +11,9 @@ from mitmproxy.contentviews import Contentview, Metadata
 from mitmproxy.log import ALERT
 
 from addon.control.routes.approvals import approve_call
-from addon.core.conversation_view import answer_lines, request_lines
 from addon.core.framing.documents import Document, Malformed, decode, get
 from addon.core.security.escaping import printable
-from addon.core.summaries import arguments, duration, shortened
+from addon.core.summaries import answer_lines, arguments, duration, request_lines, shortened
 from addon.graft.upstream_answer import Decoder
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.runtime import Runtime

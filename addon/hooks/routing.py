@@ -15,8 +15,8 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
 from addon.core.history.keys import asker_of
-from addon.core.problems import problem
 from addon.core.security.browsers import host_allowed, page_allowed
+from addon.core.summaries import problem
 from addon.graft.exchange import Reply
 from addon.graft.grafter import EXCHANGE_FAILED
 from addon.graft.session_config import SessionConfig

@@ -3,8 +3,7 @@
 import logging
 
 from addon.core.answer import CapturedCall
-from addon.core.problems import problem
-from addon.core.summaries import arguments, shortened
+from addon.core.summaries import arguments, problem, shortened
 
 logger = logging.getLogger("toolgraft")
 

@@ -21,8 +21,7 @@ import httpx2
 from addon.core.answer import CapturedCall
 from addon.core.framing import replies
 from addon.core.framing.documents import Document
-from addon.core.problems import problem
-from addon.core.summaries import CallSummary, RoundSummary
+from addon.core.summaries import CallSummary, RoundSummary, problem
 from addon.core.usage import output_of, prompt_of
 from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter

@@ -18,7 +18,7 @@ from mcp.client import IncomingMessage
 from mcp_types import ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from addon.core.problems import problem
+from addon.core.summaries import problem
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_endpoint import origin_of, status_words
 from addon.tools.mcp_config import Server

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jsonschema_rs import RegexOptions, ValidationError, Validator, validator_cls_for
 
 from addon.core.arguments import MAX_DEPTH
-from addon.core.problems import problem
+from addon.core.summaries import problem
 from addon.tools.schema_weight import Weight, weight
 
 MAX_PROBLEMS = 10

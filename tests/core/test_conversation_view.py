@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.conversation_view import answer_lines, request_lines
+from addon.core.summaries import answer_lines, request_lines
 
 Json = dict[str, Any]
 

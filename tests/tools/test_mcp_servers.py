@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.problems import FIELDS
+from addon.core.summaries import FIELDS
 from addon.tools import mcp_connection, mcp_servers
 from addon.tools.base import SourceError, ToolError
 from addon.tools.bounded import bounded
