@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from addon.core.history.keys import asker_digest
-from addon.core.security.credentials import is_secret_header, masked, secrets_in
+from addon.core.security.secrets import is_secret_header, masked, secrets_in
 from addon.own_secrets import own_secrets
 from addon.surfaces.incoming import Incoming
 

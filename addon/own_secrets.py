@@ -3,7 +3,7 @@ environment. They are removed from everything that the proxy writes."""
 
 from collections.abc import Iterable
 
-from addon.core.security.redaction import SHORTEST, Redaction
+from addon.core.security.secrets import SHORTEST, Redaction
 
 _MAX_OF_EXECUTORS = 256
 """The most secrets of executors. Executors may get new headers any number of times; the last used are kept."""

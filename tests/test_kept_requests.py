@@ -6,7 +6,7 @@ import pytest
 
 from addon import kept_requests
 from addon.core.history.keys import asker_digest
-from addon.core.security.credentials import Fields
+from addon.core.security.secrets import Fields
 from addon.core.summaries import Summary
 from addon.kept_requests import Bodies, KeptRequests
 from addon.own_secrets import own_secrets

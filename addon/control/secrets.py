@@ -5,7 +5,7 @@ from typing import Any
 from starlette.requests import Request
 
 from addon.core.framing.documents import decode, encode
-from addon.core.security.redaction import Redaction
+from addon.core.security.secrets import Redaction
 from addon.own_secrets import own_secrets
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from addon.core.framing.documents import Malformed, decode
-from addon.core.security.redaction import Redaction
+from addon.core.security.secrets import Redaction
 from addon.core.summaries import CallSummary
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.grafter import Grafter

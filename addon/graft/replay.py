@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
-from addon.core.security.credentials import masked
+from addon.core.security.secrets import masked
 from addon.core.tools.tool_plan import Toolbox, declared_names
 from addon.graft.exchange import Abandoned, Forward
 from addon.graft.grafter import Grafter, ReplayWarner

@@ -27,7 +27,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 
-from addon.core.security.credentials import credentials
+from addon.core.security.secrets import credentials
 from addon.hooks.messages import new_response
 from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer

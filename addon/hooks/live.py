@@ -25,7 +25,7 @@ from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason, Opcode
 
 from addon.core.live import Frame, TooMuchHeld, is_relevant
-from addon.core.security.redaction import Redaction
+from addon.core.security.secrets import Redaction
 from addon.graft.grafter import GraftFailed
 from addon.graft.session_config import SessionConfig
 from addon.hooks.lifecycle import Lifecycle

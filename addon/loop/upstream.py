@@ -14,8 +14,7 @@ from typing import NamedTuple, Protocol
 import httpx2
 
 from addon.core.framing.streams import BadEncoding, Decompress, TooLong, decompressor
-from addon.core.security.credentials import credentials, secrets_in
-from addon.core.security.redaction import RedactedStream
+from addon.core.security.secrets import RedactedStream, credentials, secrets_in
 from addon.core.short_cache import cached_if_short
 from addon.own_secrets import own_secrets
 from addon.tools.owned_connections import OWNER, ends_with_connection

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from addon.core.security.credentials import Fields
+from addon.core.security.secrets import Fields
 from addon.surfaces.base import Target
 
 

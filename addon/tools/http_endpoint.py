@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from addon.core.framing.documents import Malformed, decode
 from addon.core.framing.streams import BadEncoding, TooLong, decompressor
 from addon.core.history.outcomes import MEDIA_TYPE, BadPart, read_parts
-from addon.core.security.credentials import secrets_of_executor
+from addon.core.security.secrets import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.egress import Egress, EgressRefused, EgressTransport

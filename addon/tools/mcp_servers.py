@@ -17,7 +17,7 @@ import msgspec
 from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
-from addon.core.security.credentials import secrets_of_environment, secrets_of_executor
+from addon.core.security.secrets import secrets_of_environment, secrets_of_executor
 from addon.core.summaries import problem
 from addon.own_secrets import own_secrets
 from addon.tools.base import ServerState, SourceError, Tool, ToolError, ToolSource

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from addon.core.security.credentials import masked
+from addon.core.security.secrets import masked
 from addon.hooks.secrets import REMOVED, _Masked, clean, masked_lines
 from tests.hooks.harness import request, response
 

@@ -4,15 +4,16 @@ import json
 
 import pytest
 
-from addon.core.security.credentials import (
+from addon.core.security.escaping import printable, printable_json
+from addon.core.security.secrets import (
+    RedactedStream,
+    Redaction,
     credentials,
     is_secret_name,
     secrets_in,
     secrets_of_environment,
     secrets_of_executor,
 )
-from addon.core.security.escaping import printable, printable_json
-from addon.core.security.redaction import RedactedStream, Redaction
 
 SECRET = 's3cret/with "quotes"'
 
