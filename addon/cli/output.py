@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from addon.core.security.escaping import printable, printable_json
+from addon.core.security.untrusted import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console

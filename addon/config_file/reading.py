@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from addon.config_file.choice import untrusted
 from addon.core.framing.documents import Document
-from addon.core.security.escaping import printable
+from addon.core.security.untrusted import printable
 from addon.core.tools.tool_forms import BadTool
 from addon.graft.session_config import toolset_of
 from addon.options import OPTIONS, Option, removed

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from addon.core.framing.documents import Document, Malformed, decode
-from addon.core.security.escaping import printable
+from addon.core.security.untrusted import printable
 from addon.core.tools.schema import to_json_schema
 
 ROOT = "value"

@@ -12,7 +12,7 @@ import pydantic_core
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import Response
 
-from addon.core.security.escaping import printable, printable_json
+from addon.core.security.untrusted import printable, printable_json
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from addon.core.framing.documents import Document, encode
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 
 MAX_DEPTH = 100
 """The maximum nesting depth of a call's arguments, the same as for Protobuf and the store."""

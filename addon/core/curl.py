@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterable
 
-from addon.core.security.escaping import printable, printable_json
+from addon.core.security.untrusted import printable, printable_json
 
 _LONGEST_ARGUMENT = 100_000
 """The most bytes of a body in an argument: Linux takes 128 KiB. Longer bodies are given on the standard input."""

@@ -2,7 +2,7 @@
 
 import re
 
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 
 MODEL_NAME = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 """The name becomes part of a URL."""

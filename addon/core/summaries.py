@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from addon.core.framing.documents import Document, content_of, get, objects, parts_of
-from addon.core.security.escaping import printable
 from addon.core.security.secrets import is_secret_name
+from addon.core.security.untrusted import printable
 from addon.core.usage import output_of, prompt_of
 
 FIELDS = "graft"

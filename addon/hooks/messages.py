@@ -20,7 +20,7 @@ from addon.core.framing.documents import encode
 from addon.core.framing.streams import BadEncoding, decompressor
 from addon.core.history.keys import asker_of
 from addon.core.security.secrets import Fields
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 from addon.graft.exchange import Reply
 from addon.settings import Redirect
 from addon.surfaces import Target, wire_of

@@ -12,7 +12,7 @@ from mitmproxy.log import ALERT
 
 from addon.control.routes.approvals import approve_call
 from addon.core.framing.documents import Document, Malformed, decode, get
-from addon.core.security.escaping import printable
+from addon.core.security.untrusted import printable
 from addon.core.summaries import answer_lines, arguments, duration, request_lines, shortened
 from addon.graft.upstream_answer import Decoder
 from addon.hooks.lifecycle import Lifecycle

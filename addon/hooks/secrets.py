@@ -9,8 +9,8 @@ from typing import IO, Any
 
 from mitmproxy import ctx, http
 
-from addon.core.security.escaping import printable
 from addon.core.security.secrets import PARAMETERS, Redaction, is_secret_header, is_secret_name, masked, secrets_in
+from addon.core.security.untrusted import printable
 from addon.hooks.messages import body_of, set_body
 from addon.own_secrets import own_secrets
 from addon.settings import Settings

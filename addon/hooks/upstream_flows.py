@@ -21,7 +21,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode, UpstreamMode
 
 from addon.core.framing import replies
 from addon.core.framing.documents import encode
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 from addon.gateway.engine import Caller
 from addon.hooks.messages import UNDECODED, FlowState, body_of, names, new_request, new_response, redirected, url_of
 from addon.hooks.streams import comes_whole, is_stream

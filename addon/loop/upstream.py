@@ -15,7 +15,7 @@ import httpx2
 
 from addon.core.framing.streams import BadEncoding, Decompress, TooLong, decompressor
 from addon.core.security.secrets import RedactedStream, credentials, secrets_in
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 from addon.own_secrets import own_secrets
 from addon.tools.owned_connections import OWNER, ends_with_connection
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 from addon.surfaces import chat, codeassist, developer, firebase, interactions, live, vertex
 from addon.surfaces.base import Framing, Operation, Target
 from addon.surfaces.surface import Surface

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from addon.cli import output
-from addon.core.security.escaping import printable, printable_json
+from addon.core.security.untrusted import printable, printable_json
 from addon.hooks.secrets import Masking, _Masked, _Records
 from addon.loop.call_run import logger as calls_logger
 from addon.own_secrets import own_secrets

@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 _DEFAULT_PORTS = {"http": 80, "https": 443}

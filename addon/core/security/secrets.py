@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote, unquote, unquote_plus
 
-from addon.core.short_cache import cached_if_short
+from addon.core.security.untrusted import cached_if_short
 
 Fields = Iterable[tuple[bytes, bytes]]
 

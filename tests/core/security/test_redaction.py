@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from addon.core.security.escaping import printable, printable_json
 from addon.core.security.secrets import (
     RedactedStream,
     Redaction,
@@ -14,6 +13,7 @@ from addon.core.security.secrets import (
     secrets_of_environment,
     secrets_of_executor,
 )
+from addon.core.security.untrusted import printable, printable_json
 
 SECRET = 's3cret/with "quotes"'
 

@@ -1,6 +1,6 @@
 """Results for long arguments are right too, and are not kept."""
 
-from addon.core.short_cache import LONGEST, cached_if_short
+from addon.core.security.untrusted import LONGEST_CACHED, cached_if_short
 
 
 def test_only_results_for_short_arguments_are_kept() -> None:
@@ -11,7 +11,7 @@ def test_only_results_for_short_arguments_are_kept() -> None:
         calls.append((text, data))
         return text + data.decode()
 
-    long = "x" * (LONGEST + 1)
+    long = "x" * (LONGEST_CACHED + 1)
     for _ in range(2):
         assert joined("a", b"b") == "ab"
         assert joined(long, b"b") == f"{long}b"

@@ -1,7 +1,13 @@
-"""Escapes text from tools, models and clients before it is shown: control characters act on terminals, line breaks
-forge log lines, and bidirectional marks reverse words."""
+"""Text that clients, tools and models choose: shown safely, and cached only if it is short.
 
+Before text is shown, it is escaped: control characters act on terminals, line breaks forge log lines, and bidirectional
+marks reverse words.
+"""
+
+import functools
 import re
+from collections.abc import Callable
+from typing import Any, cast
 
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\n]")
 _INVISIBLE = frozenset(
@@ -49,3 +55,25 @@ def printable_json(text: str) -> str:
 
 def _is_visible(character: str) -> bool:
     return character.isprintable() and character not in _INVISIBLE
+
+
+LONGEST_CACHED = 2048
+"""The maximum length of an argument whose result is cached."""
+
+
+def cached_if_short[F: Callable[..., Any]](maxsize: int) -> Callable[[F], F]:
+    """Like `functools.lru_cache`, for a function of positional arguments that have a length."""
+
+    def decorate(function: F) -> F:
+        cached = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def called(*args: Any) -> Any:
+            for arg in args:
+                if len(arg) > LONGEST_CACHED:
+                    return function(*args)
+            return cached(*args)
+
+        return cast(F, called)
+
+    return decorate
