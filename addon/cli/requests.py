@@ -124,7 +124,7 @@ def _row(record: dict[str, Any]) -> list[str]:
 
 
 def _show(api: "Api", path: str, session: str | None, *, as_json: bool) -> None:
-    from addon.core.differences import differences
+    from addon.control.differences import differences
 
     record = api.get(path, session=session)
     if as_json:

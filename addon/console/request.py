@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from addon.console.live import waterfall
 from addon.console.rendering import LONGEST, marked, page
+from addon.control.differences import differences
 from addon.control.routes.requests import curl_of, find_bodies, find_record, replayed
-from addon.core.differences import differences
 from addon.core.framing.documents import Malformed, decode
 from addon.kept_requests import CleanRequest
 from addon.web.access import needs

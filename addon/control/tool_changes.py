@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from addon.core.differences import differences
+from addon.control.differences import differences
 from store.models import Toolset
 
 type Part = Literal["toolset", "declaration", "built_in", "tool_config", "order"]

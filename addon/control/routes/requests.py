@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.control.addresses import first_of, read_addresses
-from addon.core.curl import curl_command
-from addon.core.differences import differences
+from addon.control.curl import curl_command
+from addon.control.differences import differences
 from addon.graft.grafter import GraftFailed
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
 from addon.kept_requests import SECRET, CleanRequest

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from addon.core import differences as module
-from addon.core.differences import differences
+from addon.control import differences as module
+from addon.control.differences import differences
 
 
 def test_equal_texts_do_not_differ() -> None:
