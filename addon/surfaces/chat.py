@@ -13,7 +13,7 @@ from addon.core.dialects.chat_requests import translate, write_body
 from addon.core.framing.documents import Document, camel, decode, encode, objects
 from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
-from addon.surfaces import developer, vertex
+from addon.surfaces import gemini
 from addon.surfaces.base import Operation, Target
 from addon.surfaces.surface import Surface
 from addon.surfaces.wire import Wire
@@ -84,7 +84,7 @@ def _tools(replaced: Mapping[str, bytes | None]) -> object:
 
 SURFACE = Surface(
     name="chat",
-    host=re.compile(f"{developer.SURFACE.host.pattern}|{vertex.SURFACE.host.pattern}"),
+    host=re.compile(f"{gemini.DEVELOPER.host.pattern}|{gemini.VERTEX.host.pattern}"),
     path=re.compile(
         r"/+(?:v1(?:alpha|beta)?/openai|v1(?:alpha1|beta1)?/projects/[^/]+/locations/[^/]+/endpoints/openapi)"
         r"/chat/completions"

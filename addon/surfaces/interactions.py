@@ -16,7 +16,7 @@ from addon.core.dialects.interaction_requests import InteractionRequest
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
-from addon.surfaces import developer, vertex
+from addon.surfaces import gemini
 from addon.surfaces.base import Framing, Operation, Target
 from addon.surfaces.surface import Surface
 from addon.surfaces.wire import Wire
@@ -102,7 +102,7 @@ class InteractionsWire(Wire):
 
 SURFACE = Surface(
     name="interactions",
-    host=re.compile(f"{developer.SURFACE.host.pattern}|{vertex.SURFACE.host.pattern}"),
+    host=re.compile(f"{gemini.DEVELOPER.host.pattern}|{gemini.VERTEX.host.pattern}"),
     path=re.compile(r"/+v1(?:alpha|beta)?1?/(?:projects/[^/]+/locations/[^/]+/)?interactions"),
     operation=Operation.GENERATE,
     wire=InteractionsWire,

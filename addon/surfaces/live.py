@@ -5,7 +5,7 @@ The path contains only the API's version. Model and tools are in the frames.
 
 import re
 
-from addon.surfaces import developer, vertex
+from addon.surfaces import gemini
 from addon.surfaces.base import Operation
 from addon.surfaces.surface import Surface
 
@@ -14,7 +14,7 @@ _HOME = re.compile(r"/+ws/" + _VERTEX)
 
 SURFACE = Surface(
     name="live",
-    host=re.compile(f"{developer.SURFACE.host.pattern}|{vertex.SURFACE.host.pattern}"),
+    host=re.compile(f"{gemini.DEVELOPER.host.pattern}|{gemini.VERTEX.host.pattern}"),
     path=re.compile(
         rf"/+ws/(?:google\.ai\.generativelanguage\.v\w+\.GenerativeService\.|{_VERTEX})"
         r"BidiGenerateContent(?:Constrained)?"

@@ -9,16 +9,16 @@ import re
 from urllib.parse import unquote
 
 from addon.core.security.untrusted import cached_if_short
-from addon.surfaces import chat, codeassist, developer, firebase, interactions, live, vertex
+from addon.surfaces import chat, codeassist, gemini, interactions, live
 from addon.surfaces.base import Framing, Operation, Target
 from addon.surfaces.surface import Surface
 from addon.surfaces.wire import Wire
 
 # The order matters only for `match_path`: Vertex comes before Firebase for `/v1/projects/…`.
 SURFACES: tuple[Surface, ...] = (
-    developer.SURFACE,
-    vertex.SURFACE,
-    firebase.SURFACE,
+    gemini.DEVELOPER,
+    gemini.VERTEX,
+    gemini.FIREBASE,
     codeassist.SURFACE,
     chat.SURFACE,
     live.SURFACE,
