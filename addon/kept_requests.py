@@ -9,7 +9,7 @@ from typing import Self
 from addon.core.history.keys import asker_digest
 from addon.core.security.secrets import is_secret_header, masked, secrets_in
 from addon.own_secrets import own_secrets
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 
 MOST_BYTES = 64 * 1024 * 1024
 

@@ -14,7 +14,7 @@ from addon.graft.machine_shell import Capture
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import match_path
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from bench.measure import PATH
 from bench.toolset import TOOL_CONFIG, TOOLS
 from store.base import Store

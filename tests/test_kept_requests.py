@@ -12,7 +12,7 @@ from addon.kept_requests import Bodies, KeptRequests
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
 from addon.surfaces import match_path
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 
 KEY = "AIza-a-client-s-key-0123456789"
 PROXY_KEY = "a-secret-of-the-proxy-77"

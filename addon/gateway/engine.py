@@ -27,7 +27,7 @@ from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from addon.web.problems import Problem
 
 

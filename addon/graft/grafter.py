@@ -30,7 +30,7 @@ from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from addon.surfaces.wire import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget

@@ -16,7 +16,7 @@ from addon.graft.session_config import SessionConfig
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Target, takes_ids
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from store.base import Store, StoreUnavailable
 from store.models import Call, Toolset
 

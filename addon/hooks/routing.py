@@ -53,7 +53,7 @@ from addon.surfaces import (
     match_path,
     takes_ids,
 )
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from addon.tools.egress import is_own_address
 from addon.urls import is_loopback, proxy_user
 from addon.web import tasks

@@ -1,10 +1,14 @@
-"""Describes one request to a surface. Data only."""
+"""Describes one request: to which surface it goes, and what the client sent. Data only."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from addon.core.security.secrets import Fields
 
 
 class Operation(enum.StrEnum):
@@ -45,3 +49,26 @@ class Target:
     def streamed(self) -> Target:
         """The same request with server-sent events, for a body that asks for a stream."""
         return dataclasses.replace(self, operation=Operation.STREAM, framing=Framing.SSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request before any processing, made once at a proxy port or a front door. It holds the client's secrets, so it
+    must stay in this process.
+
+    `session`: its name. `body`: decompressed. `url`, `fields`: the client's URL and headers. `asker`: who asks, as in
+    `core.history.asker`, or its digest. `takes_ids`: whether this version of the API supports ids of calls. `turn_ids`:
+    the ledger's turn ids of Contents, by their index, where known. `at_door`: a front door made the Gemini request.
+    """
+
+    target: Target
+    session: str
+    body: bytes
+    method: str = "POST"
+    url: str = ""
+    fields: Fields = ()
+    asker: str | bytes = ""
+    user_agent: str = ""
+    takes_ids: bool = True
+    turn_ids: Mapping[int, str] = MappingProxyType({})
+    at_door: bool = False

@@ -18,8 +18,7 @@ from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Operation, Target
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Framing, Incoming, Operation, Target
 from addon.tools import retries
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore

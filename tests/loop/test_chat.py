@@ -13,7 +13,7 @@ from addon.graft.exchange import Forward, Reply
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from store.models import Status, Toolset
 from tests.loop.conftest import Proxy, Scripted
 

@@ -15,7 +15,7 @@ from addon.graft.exchange import Forward
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces import match
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from tests.gateway.conftest import House
 from tests.loop.conftest import Proxy, streamed
 

@@ -10,8 +10,7 @@ from addon.core.framing.documents import Document, decode, encode
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.surfaces import match
-from addon.surfaces.base import Operation, Target
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming, Operation, Target
 from tests.contents import model, user
 from tests.loop.conftest import Proxy
 from tests.plain_http import NO_TLS

@@ -13,7 +13,7 @@ from addon.graft.grafter import Grafter
 from addon.kept_requests import Bodies
 from addon.metrics import Metrics
 from addon.surfaces import match_path
-from addon.surfaces.incoming import Incoming
+from addon.surfaces.base import Incoming
 from store.base import Store
 from store.models import Toolset
 
