@@ -13,7 +13,7 @@ from addon.graft.machine_protocol import Begin, Effect, Refuse, Show
 from addon.graft.rounds import JoinedRounds, is_empty
 from addon.graft.upstream_answer import Item, Reading
 from addon.surfaces.base import Framing
-from addon.surfaces.wire import Wire
+from addon.surfaces.surface import Wire
 
 _MAX_ERROR_TEXT = 1000
 """The most characters of a non-JSON upstream error in a client's stream."""

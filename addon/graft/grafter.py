@@ -31,7 +31,7 @@ from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.base import Incoming
-from addon.surfaces.wire import Wire
+from addon.surfaces.surface import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
 

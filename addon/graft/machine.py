@@ -43,7 +43,7 @@ from addon.graft.turn_records import Journal, TurnIds
 from addon.graft.upstream_answer import FINISH, Item, Reading, holds, holds_hidden_call, markers_of
 from addon.settings import Settings
 from addon.surfaces.base import Framing
-from addon.surfaces.wire import Wire
+from addon.surfaces.surface import Wire
 
 _CUT_OFF = "the connection to the model ended before the answer did"
 _CUT_SHORT = "an answer ended within the arguments of a call of"

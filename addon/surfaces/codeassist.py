@@ -7,8 +7,7 @@ import re
 
 from addon.core.framing.documents import decode, get
 from addon.core.history.request import Request
-from addon.surfaces.surface import METHOD, Surface
-from addon.surfaces.wire import Wire
+from addon.surfaces.surface import METHOD, Surface, Wire
 
 
 class CodeAssistWire(Wire):

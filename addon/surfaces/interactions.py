@@ -18,8 +18,7 @@ from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import gemini
 from addon.surfaces.base import Framing, Operation, Target
-from addon.surfaces.surface import Surface
-from addon.surfaces.wire import Wire
+from addon.surfaces.surface import Surface, Wire
 
 
 class InteractionsWire(Wire):

@@ -11,8 +11,7 @@ from urllib.parse import unquote
 from addon.core.security.untrusted import cached_if_short
 from addon.surfaces import chat, codeassist, gemini, interactions, live
 from addon.surfaces.base import Framing, Operation, Target
-from addon.surfaces.surface import Surface
-from addon.surfaces.wire import Wire
+from addon.surfaces.surface import Surface, Wire
 
 # The order matters only for `match_path`: Vertex comes before Firebase for `/v1/projects/…`.
 SURFACES: tuple[Surface, ...] = (

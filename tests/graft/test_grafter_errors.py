@@ -51,7 +51,7 @@ MISTAKES = {
     "look-up": "addon.graft.grafter.hits_of",
     "tools": "addon.core.tools.tool_plan.Toolbox.strip",
     "history": "addon.core.history.rewriting._Writer.user_turn",
-    "body": "addon.surfaces.wire.assemble",
+    "body": "addon.surfaces.surface.assemble",
 }
 
 
