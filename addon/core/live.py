@@ -5,8 +5,7 @@ A `LiveMachine` is fed the frames of both sides and the results of calls, and re
 - The client's `setup` and `contextUpdate` also declare the toolset's tools. No other frame of the client changes.
 - The calls of grafted tools are removed from a `toolCall` and run by the proxy. The client gets the rest.
 - The results of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other results
-go
-  upstream immediately. A call that the model cancels gets no result.
+  go upstream immediately. A call that the model cancels gets no result.
 - While the model waits for a grafted call, the client's `realtimeInput` is held, because the service would close the
   connection. Later frames are held too, so that the client's frames keep their order. The client's `toolResponse` is
   never held: the model may be waiting for it.

@@ -189,7 +189,7 @@ def ends_with_connection(flow: http.HTTPFlow) -> bool:
 
 
 def asker_in(request: http.Request) -> str:
-    """The asker (`core.history.asker`), from the request's headers and URL. It may be a secret."""
+    """The asker (`core.history.keys`), from the request's headers and URL. It may be a secret."""
     return asker_of(request.path, lambda name: value(request.headers, name.encode()))
 
 

@@ -57,7 +57,7 @@ class Incoming:
     must stay in this process.
 
     `session`: its name. `body`: decompressed. `url`, `fields`: the client's URL and headers. `asker`: who asks, as in
-    `core.history.asker`, or its digest. `takes_ids`: whether this version of the API supports ids of calls. `turn_ids`:
+    `core.history.keys`, or its digest. `takes_ids`: whether this version of the API supports ids of calls. `turn_ids`:
     the ledger's turn ids of Contents, by their index, where known. `at_door`: a front door made the Gemini request.
     """
 

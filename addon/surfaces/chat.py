@@ -1,6 +1,6 @@
 """The OpenAI-compatible surface: chat completions, on the Developer API's host and on Vertex AI's.
 
-The conversion is in `core.dialects.chat`.
+The conversion is in `core.dialects`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Interactions API. The conversion is in `core.dialects.interactions`."""
+"""The Interactions API. The conversion is in `core.dialects`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Chat completions, requests: converts OpenAI's messages, tools and tool choice to Gemini's form.
+"""Chat completions, requests: converts OpenAI's messages, tools and tool choice to Gemini's form and back.
 
 `translate` converts a body to a Gemini request with the fields that grafting needs, and records the position of each
-message; `messages` converts back. System and developer messages become no Contents. A thoughtSignature is
+message; `write_body` converts back. System and developer messages become no Contents. A thoughtSignature is
 `extra_content.google.thought_signature` of a call, or of a message for its text.
 """
 

@@ -1,4 +1,4 @@
-"""Reads an event stream of the Interactions API as Gemini parts, and writes it for the client as one interaction.
+"""Interactions, answers: reads whole answers and event streams as Gemini parts, and writes them as one interaction.
 
 The client gets one interaction over all rounds of a loop, with its steps numbered consecutively. The events of a step
 that is a call, or belongs to a built-in tool, are held until the step is complete: only then is it known whether the

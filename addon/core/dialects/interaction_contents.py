@@ -1,4 +1,4 @@
-"""Converts requests, steps and Contents between the Interactions API and Gemini's form.
+"""Interactions, histories: converts steps and Contents between the Interactions API and Gemini's form.
 
 A step becomes a Content: the user's if it is input or the result of a call, else the model's. Items without a Gemini
 form stay unchanged under the key `step` or `content` of a part.
@@ -8,11 +8,10 @@ An interaction that the service keeps is named by its id. The id is stored as a 
 that interaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from addon.core.dialects.interaction_requests import calling_config, to_gemini_tools
-from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, parts_of
+from addon.core.framing.documents import Document, Malformed, as_list, decode, encode, get, objects, parts_of
 from addon.core.history.outcomes import decoded, media_type, reference, response_of
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 
@@ -258,40 +257,3 @@ def completed_step(step: Document) -> Document:
             arguments = None
         whole["arguments"] = arguments if isinstance(arguments, dict) else {"arguments": pieces}
     return whole
-
-
-# --- requests -------------------------------------------------------------------------------------------------
-
-
-def gemini_config(given: Document) -> Document:
-    """Gemini's generationConfig for a request, limited to the fields that matter for tools."""
-    config: Document = {}
-    if mime := given.get("response_mime_type"):
-        config["responseMimeType"] = mime
-    if modalities := given.get("response_modalities"):
-        config["responseModalities"] = modalities
-    for form in objects(given.get("response_format")):
-        if form.get("type", "text") != "text" or "schema" in form or form.get("mime_type") == "application/json":
-            config["responseFormat"] = form
-    return config
-
-
-def gemini_request(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
-    """A request in Gemini's form. Its Contents represent the previous interaction, if any, and each step."""
-    config = given.get("generation_config")
-    calling = calling_config(config.get("tool_choice") if isinstance(config, dict) else None)
-    contents = [*(kept_history(previous) if previous is not None else []), *map(content_of, steps)]
-    document: Document = {"contents": contents, "model": given.get("model", "")}
-    if given.get("tools") is not None:
-        document["tools"] = to_gemini_tools(given["tools"])
-    tool_config: Document = {} if calling is None else {"functionCallingConfig": calling}
-    if any("functionDeclarations" not in tool for tool in document.get("tools", ())):
-        tool_config["includeServerSideToolInvocations"] = True  # this API always shows the steps of built-in tools
-    if tool_config:
-        document["toolConfig"] = tool_config
-    if config := gemini_config(given):
-        document["generationConfig"] = config
-    for name in ("cached_content", "continuation_token"):
-        if isinstance(given.get(name), str):
-            document[camel(name)] = given[name]
-    return encode(document)

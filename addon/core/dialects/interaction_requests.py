@@ -1,4 +1,4 @@
-"""Converts tools and the tool choice between the Interactions API and Gemini's form.
+"""Interactions, requests: converts a request, its tools and its tool choice to Gemini's form and back.
 
 A client's own tools are restored unchanged: a function keeps its keys, any other tool is kept under the key `tool`.
 """
@@ -7,7 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from addon.core.dialects import interaction_contents as own
-from addon.core.framing.documents import Document, Malformed, as_list, camel, decode, encode, get, objects, snake
+from addon.core.framing.documents import (
+    Document,
+    Malformed,
+    as_list,
+    camel,
+    decode,
+    encode,
+    get,
+    objects,
+    snake,
+)
 from addon.core.history.request import Piece, Request, assemble, parse
 from addon.core.tools.schema import to_json_schema
 
@@ -126,7 +136,7 @@ class InteractionRequest:
 
     def gemini(self) -> bytes:
         """The request in Gemini's form."""
-        return own.gemini_request(self.members, self.previous, self._input)
+        return gemini_request(self.members, self.previous, self._input)
 
     def write(
         self,
@@ -183,3 +193,37 @@ class InteractionRequest:
                     else:
                         steps.append(self._input[number - stored])
         return previous, steps
+
+
+def gemini_config(given: Document) -> Document:
+    """Gemini's generationConfig for a request, limited to the fields that matter for tools."""
+    config: Document = {}
+    if mime := given.get("response_mime_type"):
+        config["responseMimeType"] = mime
+    if modalities := given.get("response_modalities"):
+        config["responseModalities"] = modalities
+    for form in objects(given.get("response_format")):
+        if form.get("type", "text") != "text" or "schema" in form or form.get("mime_type") == "application/json":
+            config["responseFormat"] = form
+    return config
+
+
+def gemini_request(given: Document, previous: str | None, steps: Sequence[Document]) -> bytes:
+    """A request in Gemini's form. Its Contents represent the previous interaction, if any, and each step."""
+    config = given.get("generation_config")
+    calling = calling_config(config.get("tool_choice") if isinstance(config, dict) else None)
+    contents = [*(own.kept_history(previous) if previous is not None else []), *map(own.content_of, steps)]
+    document: Document = {"contents": contents, "model": given.get("model", "")}
+    if given.get("tools") is not None:
+        document["tools"] = to_gemini_tools(given["tools"])
+    tool_config: Document = {} if calling is None else {"functionCallingConfig": calling}
+    if any("functionDeclarations" not in tool for tool in document.get("tools", ())):
+        tool_config["includeServerSideToolInvocations"] = True  # this API always shows the steps of built-in tools
+    if tool_config:
+        document["toolConfig"] = tool_config
+    if config := gemini_config(given):
+        document["generationConfig"] = config
+    for name in ("cached_content", "continuation_token"):
+        if isinstance(given.get(name), str):
+            document[camel(name)] = given[name]
+    return encode(document)

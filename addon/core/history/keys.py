@@ -1,7 +1,8 @@
 """The ledger's keys of turns: digests of what clients send, which nobody can compute without the store's secret.
 
 The hashes in `turns` have no secret, because they never leave the process. The keys here are stored and looked up. Each
-key depends on its kind and, except for `mark`, on who asks.
+key depends on its kind and, except for `mark`, on who asks: the API key, or else the project that the request names.
+Tokens, addresses and versions are not used: tokens are replaced every hour, and load balancers hide addresses.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ The result always keeps Gemini's order: a turn with calls comes right after a us
 its responses follow, in call order, before anything else of that user turn. Turns that need no change keep their bytes.
 Rewriting a rewritten history changes nothing.
 
-A longer history continues from the written form of its beginning: see `beginnings`.
+A longer history continues from the written form of its beginning: see `Beginning`.
 """
 
 import itertools

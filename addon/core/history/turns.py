@@ -119,7 +119,7 @@ class History:
 
     Results for the first turns are reused: the first `identified` turns have their hashes, `text_size` is the size of
     the texts to keep in bytes, and `memo` holds the ledger's results for the first `remembered` turns. `beginning`: the
-    written form of the first turns, see `beginnings.Beginning`.
+    written form of the first turns, see `rewriting.Beginning`.
     """
 
     __slots__ = ("beginning", "end", "holds", "identified", "memo", "remembered", "text_size", "turns")

@@ -21,7 +21,13 @@ _OF_CALLS = ("name", "args")
 
 
 class Carried(NamedTuple):
-    """`calls`: call id → additions to the functionCall and to its Part. `steps`: call id → a number shared by the calls
+    """The content of Gemini's parts that items for clients lack: signatures, ids of calls, and parts without an item.
+
+    A client that keeps its own history carries it, sealed, as the `encrypted_content` of a reasoning item at the end of
+    each response. The item's position in a later input does not matter: calls are found by their ids, texts by their
+    hashes.
+
+    `calls`: call id → additions to the functionCall and to its Part. `steps`: call id → a number shared by the calls
     of one answer. `texts`: hash of a text → its Parts, with lengths instead of the visible texts."""
 
     calls: dict[str, tuple[Document, Document]]

@@ -34,7 +34,7 @@ def parts(completions: Completions, *documents: Json) -> list[Json]:
 
 
 def calls(found: list[Json]) -> list[Json]:
-    """The calls in these parts, as `core.answers.answer` assembles them."""
+    """The calls in these parts, as `core.answer` assembles them."""
     made: list[Json] = []
     for part in found:
         call = dict(part["functionCall"])

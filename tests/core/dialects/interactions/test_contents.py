@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.dialects import interaction_contents as own
+from addon.core.dialects.interaction_requests import gemini_request
 from addon.core.framing.documents import Document, Malformed, decode, encode
 from addon.core.history.request import parse
 from addon.core.history.visible import visible_digest
@@ -267,7 +268,7 @@ CONFIGS: list[tuple[Json, Json | None]] = [
 
 @pytest.mark.parametrize(("given", "config"), CONFIGS)
 def test_options_that_exclude_functions_are_converted(given: Json, config: Json | None) -> None:
-    assert decode(own.gemini_request(given, None, [])).get("generationConfig") == config
+    assert decode(gemini_request(given, None, [])).get("generationConfig") == config
 
 
 def test_a_request_in_geminis_form() -> None:
@@ -278,7 +279,7 @@ def test_a_request_in_geminis_form() -> None:
         "cached_content": "cachedContents/c",
     }
     steps = own.input_steps("hi")
-    assert decode(own.gemini_request(given, "v1_x", steps)) == {
+    assert decode(gemini_request(given, "v1_x", steps)) == {
         "contents": [*own.kept_history("v1_x"), {"role": "user", "parts": [{"text": "hi"}]}],
         "model": "m",
         "tools": [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": {"type": "object"}}]}],
