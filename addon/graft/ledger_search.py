@@ -1,6 +1,7 @@
 """Searches the ledger for the unknown turns of a history, in the order of decreasing proof.
 
-`graft.ledger_evidence` decides whether a turn is an entry."""
+`ledger_evidence` decides whether a turn is an entry.
+"""
 
 import functools
 import itertools
@@ -12,8 +13,18 @@ from addon.core.history.keys import Keys, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
 from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
-from addon.graft import ledger_evidence
-from addon.graft.ledger_evidence import Miss, Place, Verdict, true_turns
+from addon.graft.ledger_evidence import (
+    ENOUGH_ALONE,
+    NOTHING,
+    SAYS_SOMETHING,
+    Miss,
+    Place,
+    Verdict,
+    by_key,
+    by_marks,
+    says_enough,
+    true_turns,
+)
 from store.base import Store
 from store.budget import Budget, Share
 from store.models import LedgerChanges, LedgerMatches
@@ -24,6 +35,9 @@ type _Entry = tuple[int, TrueTurn]
 
 
 class TrueTurns:
+    """A cache of true turns by their ids, for histories whose beginning is not cached: those of clients that edit or
+    cut earlier turns, and copies of a chat."""
+
     def __init__(self, store: Store, budget: Budget) -> None:
         self.store = store
         self._turns: Share[tuple[str, str], _Entry] = budget.share("true turns", 1 / 24)
@@ -106,10 +120,20 @@ class Asked(NamedTuple):
         return self.windows[0]
 
 
-class SearchState:
-    """The unknown turns of a history, and the findings. `hits`: the known turns. `turn_ids`: the ids that the keeper of
-    the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, for turns that may have some.
-    `open`: turns with known words that are not found yet. `bare`: the bare placeholders."""
+_ALIKE = 64
+"""How many entries with a turn's words, newest first, are checked against the turns after it."""
+
+_LINES = 3
+"""How many histories that a turn may continue are followed: each edit by a client starts another."""
+
+_FEW = 16
+"""Up to this many unknown turns are looked up by all their keys in the first question, to save a round trip."""
+
+
+class Search:
+    """One search of the ledger for unknown turns of a history. `hits`: the known turns. `turn_ids`: the ids that the
+    keeper of the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, for turns that may
+    have some. `open`: turns with known words that are not found yet. `bare`: the bare placeholders."""
 
     def __init__(
         self,
@@ -142,237 +166,14 @@ class SearchState:
         self.marks: dict[int, dict[tuple[str, bytes], bytes]] = {}
         self.open: list[int] = []
         self.bare: list[int] = []
-        self.asked_for: dict[int, Asked] = {}
-        self._asked: dict[int, Asked] = {}
-
-    def remember(self, wanted: Sequence[int]) -> int:
-        """Store the findings in the turns. Returns how many turns from the start are now known."""
-        nothing = _nothing(self.keys.chat)
-        unsure = set(self.unsure)
-        for index in wanted:
-            self.turns[index].memo = None if index in unsure else self.known.get(index, nothing)
-        return min(unsure, default=len(self.turns))
-
-    def place(self, index: int) -> Place:
-        return Place(self.body, self.turns, index, self.marks.get(index, {}))
-
-    def used_ids(self) -> set[str]:
-        return {true.turn_id for here in self.hits.values() for true in here}
-
-    async def ask(self, asked: Sequence[bytes]) -> None:
-        fresh = [key for key in dict.fromkeys(asked) if key not in self.asked]
-        if not fresh:
-            return
-        self.asked.update(fresh)
-        more = await self.store.look_up(self.session, keys=fresh)
-        self.found.by_key |= more.by_key
-        self.found.turns |= more.turns
-        self.found.calls |= more.calls
-        self.found.crowded |= more.crowded
-        self.found.plain |= more.plain
-
-    def _with_certain_chain(self, verdict: Verdict) -> tuple[TrueTurn, ...]:
-        """The true turns of a verdict. The chain of an entry is the turn's own only if all entries that fit have the
-        same one; otherwise another entry may be the chat's, so the chain is dropped."""
-        true = verdict.true
-        if len(true) != 1 or not true[0].chain:
-            return true
-        entries = [self.found.turns[turn_id] for turn_id in {true[0].turn_id, *verdict.alike}]
-        chains = {
-            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain and not entry.bound else b""
-            for entry in entries
-        }
-        return true if len(chains) == 1 else (true[0].without_chain(),)
-
-    def settle(
-        self,
-        index: int,
-        verdict: Verdict,
-        under: bytes,
-        *,
-        turn_ids: Sequence[str] = (),
-        keys: Sequence[bytes] = (),
-    ) -> None:
-        """Record the verdict on a turn."""
-        found, marks = self.found, self.marks.get(index, {})
-        if verdict.true:
-            if verdict.alike:
-                verdict = verdict._replace(true=self._with_certain_chain(verdict))
-            self.hits[index] = verdict.true
-        if verdict.miss is not None:
-            self.misses[index] = verdict.miss
-        else:
-            self.misses.pop(index, None)
-        if not verdict.lasts:
-            self.unsure.append(index)
-        on = frozenset([*keys, *marks.values()]) if keys or marks else _NO_KEYS
-        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())} if on else set()
-        ids.update(turn_ids, [true.turn_id for true in verdict.true])
-        self.known[index] = Known(under, verdict.true, frozenset(ids), on)
-
-
-def both(verdict: Verdict, other: Verdict) -> Verdict:
-    """`verdict` with the entries of both, or `other` if that is a miss."""
-    return verdict._replace(alike=(*verdict.alike, *other.alike)) if other.true else other
-
-
-_ALIKE = 64
-"""How many entries with a turn's words, newest first, are checked against the turns after it."""
-
-_LINES = 3
-"""How many histories that a turn may continue are followed: each edit by a client starts another."""
-
-
-class Neighbours:
-    """The last stage of a search, for turns that nothing else proves."""
-
-    def __init__(self, state: SearchState) -> None:
-        self._state = state
-        self._keys = state.keys
-        self._body = state.body
-        self._turns = state.turns
-        self._hits = state.hits
-        self._found = state.found
-        self._known = state.known
-        self._open = state.open
-
-    async def run(self) -> None:
-        """Find turns by a known turn and the turns between the two."""
-        await self._state.ask([turn.key for turn in self._plain_turns()])
-        lines, alike = self._lines(), await self._alike()
-        asked = {index: self._neighbour_keys(index, lines[index], alike.get(index, ())) for index in self._open}
-        await self._state.ask([key for mine in asked.values() for pair in mine.items() for key in pair if key])
-        ids = [true.turn_id for here in self._hits.values() for true in here]
-        witnesses = self._witness_keys()
-        for index, mine in asked.items():
-            for key, doubt in mine.items():
-                verdict = self._by_neighbour(index, key, doubt)
-                if verdict.true or verdict.miss is not None or key in self._found.plain:
-                    under = self._keys.chat if verdict.true else self._keys.root
-                    self._state.settle(
-                        index, verdict, under, turn_ids=ids, keys=[*mine, *self._known[index].keys, *witnesses]
-                    )
-                    break
-
-    def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
-        """The verdict by a key derived from another turn. Entries under the key `doubt` must mean the same."""
-        place = self._state.place(index)
-        verdict = ledger_evidence.by_key(place, key, self._found, named=self._keys.is_named)
-        if any(true.turn_id in self._state.used_ids() for true in verdict.true):
-            return ledger_evidence.NOTHING
-        if verdict.true and (doubt in self._found.by_key or doubt in self._found.plain):
-            others = ledger_evidence.by_key(place, doubt, self._found)
-            return both(verdict, others)
-        return verdict
-
-    async def _alike(self) -> dict[int, list[Entry]]:
-        """Entries with the same words, for each open turn with changed earlier turns that a later turn can prove."""
-        wanted = {at: key for at in self._open if self._has_changed(at) and (key := self._turns[at].key)}
-        if not wanted:
-            return {}
-        found = await self._state.store.look_up(
-            self._state.session, keys=list(dict.fromkeys(wanted.values())), matches=_ALIKE
-        )
-        entries = {key: [found.turns[turn_id] for turn_id in ids] for key, ids in found.by_key.items()}
-        return {at: [entry for entry in entries.get(key, ()) if entry.pair] for at, key in wanted.items()}
-
-    def _neighbour_keys(self, index: int, lines: Sequence[bytes], alike: Sequence[Entry]) -> dict[bytes, bytes]:
-        """The possible keys of a turn according to known turns, each with its `doubt` key (or b"") for
-        `_by_neighbour`."""
-        turn = self._turns[index]
-        asked = dict.fromkeys((self._keys.whole(turn.key, line) for line in lines), b"")
-        for chain, doubt in self._leading(index, alike):
-            asked.setdefault(self._keys.whole(turn.key, chain), doubt)
-        return asked
-
-    def _lines(self) -> dict[int, list[bytes]]:
-        """For each open turn: its chains, if it follows known turns."""
-        found: dict[int, list[bytes]] = {}
-        lines: list[bytes] = []
-        unknown = set(self._open)
-        for index, turn in enumerate(self._turns):
-            lines = [chain_key(line, turn.side, turn.digest) for line in lines]
-            if index in unknown:
-                found[index] = lines
-            elif (line := self._line(index)) and line not in lines:
-                lines = [line, *lines[: _LINES - 1]]
-        return found
-
-    def _plain_turns(self) -> Iterator[HistoryTurn]:
-        """Turns without hidden parts whose own words may identify them."""
-        for index, turn in enumerate(self._turns):
-            if turn.side == "model" and index and index not in self._hits:
-                turn.key = self._keys.own(turn.digest)
-            if (
-                turn.key
-                and turn.key not in self._found.known
-                and turn.word_count(self._body) >= ledger_evidence.ENOUGH_ALONE
-            ):
-                yield turn
-
-    def _line(self, index: int) -> bytes:
-        """The chain that a known turn had when it was stored, or b""."""
-        turn, true = self._turns[index], self._hits.get(index, ())
-        if len(true) == 1 and true[0].chain:
-            return self._keys.mask_chain(true[0].turn_id.encode(), true[0].chain)
-        if true or index in self._open or turn.word_count(self._body) < ledger_evidence.ENOUGH_ALONE:
-            return b""
-        chain = self._found.plain.get(turn.key, b"")
-        return self._keys.mask_chain(turn.key, chain) if chain else b""
-
-    def _witness_keys(self) -> set[bytes]:
-        """The keys of the known turns that prove others. A write under one of these may invalidate the proof."""
-        found: set[bytes] = set()
-        for index, turn in enumerate(self._turns):
-            if self._line(index):
-                known = self._known.get(index) or turn.memo
-                found.update((self._keys.own(turn.digest), *(known.keys if known is not None else ())))
-        return found
-
-    def _later(self, index: int) -> int | None:
-        return next((at for at in range(index + 1, len(self._turns)) if self._line(at)), None)
-
-    def _has_changed(self, index: int) -> bool:
-        """Whether the turns before the next known turn have changed since it was stored."""
-        later = self._later(index)
-        return later is not None and self._line(later) != self._turns[later].chain
-
-    def _leading(self, index: int, alike: Sequence[Entry]) -> list[tuple[bytes, bytes]]:
-        """The chains of a turn if known turns follow it: its own if nothing has changed since, or that of an entry with
-        the same words. Its history may be the end of a longer one, so each chain comes with the key of entries that may
-        follow the same words."""
-        later = self._later(index)
-        if later is None:
-            return []
-        line, (sent, pair) = self._line(later), self._state.asked_for[index].windows
-        if line == self._turns[later].chain:
-            return [(self._turns[index].chain, sent)]
-        near = {turn_id for key in (sent, pair) for turn_id in self._found.by_key.get(key, ())}
-        entries = [*(self._found.turns[turn_id] for turn_id in near), *alike]
-        between = self._turns[index + 1 : later + 1]
-        chains = {self._keys.mask_chain(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
-        return [(chain, pair) for chain, pair in chains.items() if _extended(chain, between) == line]
-
-
-def _extended(chain: bytes, turns: Sequence[HistoryTurn]) -> bytes:
-    for turn in turns:
-        chain = chain_key(chain, turn.side, turn.digest)
-    return chain
-
-
-_FEW = 16
-"""Up to this many unknown turns are looked up by all their keys in the first question, to save a round trip."""
-
-
-class Search(SearchState):
-    """One search of the ledger for the unknown turns of a history."""
+        self._asked_by_index: dict[int, Asked] = {}
 
     async def run(self, wanted: Sequence[int]) -> None:
         await self._by_marks(wanted)
         if self.open:
             await self._by_history()
         if self.open:
-            await Neighbours(self).run()
+            await self._by_neighbours()
         if not self.store.read_only:
             for index in self.bare:
                 if index not in self.hits:
@@ -401,7 +202,7 @@ class Search(SearchState):
         ids = self._read(wanted)
         verdicts = await self._look_up(ids, wanted)
         marked = {
-            index: self._by_own_marks(index, verdicts.get(index, ledger_evidence.NOTHING), ids.get(index, []))
+            index: self._by_own_marks(index, verdicts.get(index, NOTHING), ids.get(index, []))
             for index in sorted(ids.keys() | self.marks.keys())
         }
         known = self.found.known
@@ -415,25 +216,24 @@ class Search(SearchState):
             elif turn.key in known:
                 self.open.append(index)
             elif index in marked:
-                self.settle(index, ledger_evidence.NOTHING, keys.chat, turn_ids=ids.get(index, []))
+                self._settle(index, NOTHING, keys.chat, turn_ids=ids.get(index, []))
 
     def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
         """Settle a turn by its ids, with this verdict, or by its marks. Returns whether it was found."""
         under = self.keys.chat
         if not verdict.true and index in self.marks:
-            verdict = ledger_evidence.by_marks(self.place(index), self.found)
+            verdict = by_marks(self._place(index), self.found)
         if not verdict.true:
             return False
         if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
             # A request with the same bytes may name another turn here, so its neighbours learn nothing.
             under, verdict = named[0].encode(), Verdict((verdict.true[0].without_chain(),))
-        self.settle(index, verdict, under, turn_ids=named)
+        self._settle(index, verdict, under, turn_ids=named)
         return True
 
-    def _first_question(
-        self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]
-    ) -> tuple[dict[str, TrueTurn], list[str], list[bytes], list[bytes]]:
-        """The cached true turns of these ids, and the arguments for looking up the rest."""
+    async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
+        """Look up the entries with these ids and marks, and which turns' words are known. Returns the verdicts
+        on turns with ids."""
         turn_ids = dict.fromkeys(itertools.chain.from_iterable(ids.values()))
         by_id = self.true_turns.find(self.session, self.revision, turn_ids)
         unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
@@ -442,20 +242,14 @@ class Search(SearchState):
         asked = [key for marks in self.marks.values() for key in marks.values()]
         if len(wanted) <= _FEW:
             asked += [key for index in wanted for key in self._asked_of(index).all]
-        return by_id, unknown, asked, known
-
-    async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
-        """Look up the entries with these ids and marks, and which turns' words are known. Returns the verdicts
-        on turns with ids."""
-        by_id, unknown, asked, known = self._first_question(ids, wanted)
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):
             by_id[true.turn_id] = true
             self.true_turns.keep(self.session, self.revision, true)
         return {
-            index: Verdict(tuple([by_id[one] for one in dict.fromkeys(named) if one in by_id]))
-            for index, named in ids.items()
+            index: Verdict(tuple([by_id[one] for one in dict.fromkeys(mine) if one in by_id]))
+            for index, mine in ids.items()
         }
 
     # --- proof by the turns before it -----------------------------------------------------------------------------
@@ -463,21 +257,20 @@ class Search(SearchState):
     async def _by_history(self) -> None:
         """Find turns by all turns before them, or else by words that cannot coincide."""
         asked: dict[int, Asked] = {index: self._asked_of(index) for index in self.open}
-        self.asked_for = asked
-        await self.ask([key for mine in asked.values() for key in mine.all])
+        await self._ask([key for mine in asked.values() for key in mine.all])
         unproved: list[int] = []
         unclear: list[int] = []
         for index, mine in asked.items():
-            proof = self._by_all_before(self.place(index), mine)
+            proof = self._by_all_before(self._place(index), mine)
             if proof is None:
                 unproved.append(index)
                 continue
-            self.settle(index, proof, self.keys.root, keys=mine.all)
+            self._settle(index, proof, self.keys.root, keys=mine.all)
             if proof.miss is Miss.AMBIGUOUS:
                 unclear.append(index)
-        claims = {index: self._by_words(self.place(index), asked[index]) for index in unproved}
+        claims = {index: self._by_words(self._place(index), asked[index]) for index in unproved}
         claimed = Counter(true.turn_id for claim in claims.values() for true in claim.true)
-        used = self.used_ids()
+        used = self._used_ids()
         self.open = unclear
         for index, claim in claims.items():
             # An entry cannot be two turns of a history.
@@ -485,16 +278,16 @@ class Search(SearchState):
                 claim = Verdict(miss=Miss.CONTEXT)
             if not claim.true:
                 self.open.append(index)
-            self.settle(index, claim, self.keys.chat if claim.true else self.keys.root, keys=asked[index].all)
+            self._settle(index, claim, self.keys.chat if claim.true else self.keys.root, keys=asked[index].all)
 
     def _asked_of(self, index: int) -> Asked:
-        if (known := self._asked.get(index)) is not None:
+        if (known := self._asked_by_index.get(index)) is not None:
             return known
         keys, turn = self.keys, self.turns[index]
         before = [one.digest for one in self.turns[max(0, index - 2 * WINDOWS) : index]]
         sent = windows(before, turn.digest)
-        is_telling = turn.word_count(self.body) >= ledger_evidence.SAYS_SOMETHING
-        self._asked[index] = asked = Asked(
+        is_telling = turn.word_count(self.body) >= SAYS_SOMETHING
+        self._asked_by_index[index] = asked = Asked(
             keys.history(turn.key, turn.chain),
             keys.whole(turn.key, turn.chain),
             (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
@@ -507,29 +300,138 @@ class Search(SearchState):
         of longer histories must mean the same, unless the chat has a name."""
         found, named = self.found, self.keys.is_named
         if named and (asked.whole in found.by_key or asked.whole in found.plain):
-            return ledger_evidence.by_key(place, asked.whole, found, named=True)
+            return by_key(place, asked.whole, found, named=True)
         if asked.history not in found.by_key:
-            return ledger_evidence.NOTHING if asked.history in found.plain else None
-        proof = ledger_evidence.by_key(place, asked.history, found, named=named)
+            return NOTHING if asked.history in found.plain else None
+        proof = by_key(place, asked.history, found, named=named)
         if proof.true and not named and (asked.window in found.by_key or asked.window in found.plain):
-            doubt = ledger_evidence.by_key(place, asked.window, found)
-            return both(proof, doubt)
+            return _both(proof, by_key(place, asked.window, found))
         return proof
 
     def _by_words(self, place: Place, asked: Asked) -> Verdict:
         """The verdict by words that cannot coincide: all that the client still sends up to the turn, or its own."""
         found, body, at = self.found, place.body, place.at
-        own = ledger_evidence.by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
+        own = by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
         if asked.window in found.by_key:
-            claim = ledger_evidence.by_key(place, asked.window, found)
+            claim = by_key(place, asked.window, found)
             sent = self.turns[max(0, at + 1 - 2 * WINDOWS) : at + (1 if own.true else 0)]
-            if not claim.true or ledger_evidence.says_enough(body, sent):
+            if not claim.true or says_enough(body, sent):
                 return claim
         elif asked.window in found.plain:
-            return ledger_evidence.NOTHING  # a turn without calls, as far as is known
-        if own.true and place.turn.word_count(body) < ledger_evidence.ENOUGH_ALONE:
+            return NOTHING  # a turn without calls, as far as is known
+        if own.true and place.turn.word_count(body) < ENOUGH_ALONE:
             return Verdict(miss=Miss.CONTEXT)
         return own
+
+    # --- proof by another turn: an entry records the turns before it ----------------------------------------------
+
+    async def _by_neighbours(self) -> None:
+        """Find turns that nothing else proves by a known turn and the turns between the two."""
+        await self._ask([turn.key for turn in self._plain_turns()])
+        lines, alike = self._lines(), await self._alike()
+        asked = {index: self._neighbour_keys(index, lines[index], alike.get(index, ())) for index in self.open}
+        await self._ask([key for mine in asked.values() for pair in mine.items() for key in pair if key])
+        ids = [true.turn_id for here in self.hits.values() for true in here]
+        witnesses = self._witness_keys()
+        for index, mine in asked.items():
+            for key, doubt in mine.items():
+                verdict = self._by_neighbour(index, key, doubt)
+                if verdict.true or verdict.miss is not None or key in self.found.plain:
+                    under = self.keys.chat if verdict.true else self.keys.root
+                    self._settle(index, verdict, under, turn_ids=ids, keys=[*mine, *self.known[index].keys, *witnesses])
+                    break
+
+    def _by_neighbour(self, index: int, key: bytes, doubt: bytes) -> Verdict:
+        """The verdict by a key derived from another turn. Entries under the key `doubt` must mean the same."""
+        place = self._place(index)
+        verdict = by_key(place, key, self.found, named=self.keys.is_named)
+        if any(true.turn_id in self._used_ids() for true in verdict.true):
+            return NOTHING
+        if verdict.true and (doubt in self.found.by_key or doubt in self.found.plain):
+            return _both(verdict, by_key(place, doubt, self.found))
+        return verdict
+
+    async def _alike(self) -> dict[int, list[Entry]]:
+        """Entries with the same words, for each open turn with changed earlier turns that a later turn can prove."""
+        wanted = {at: key for at in self.open if self._has_changed(at) and (key := self.turns[at].key)}
+        if not wanted:
+            return {}
+        found = await self.store.look_up(self.session, keys=list(dict.fromkeys(wanted.values())), matches=_ALIKE)
+        entries = {key: [found.turns[turn_id] for turn_id in ids] for key, ids in found.by_key.items()}
+        return {at: [entry for entry in entries.get(key, ()) if entry.pair] for at, key in wanted.items()}
+
+    def _neighbour_keys(self, index: int, lines: Sequence[bytes], alike: Sequence[Entry]) -> dict[bytes, bytes]:
+        """The possible keys of a turn according to known turns, each with its `doubt` key (or b"") for
+        `_by_neighbour`."""
+        turn = self.turns[index]
+        asked = dict.fromkeys((self.keys.whole(turn.key, line) for line in lines), b"")
+        for chain, doubt in self._leading(index, alike):
+            asked.setdefault(self.keys.whole(turn.key, chain), doubt)
+        return asked
+
+    def _lines(self) -> dict[int, list[bytes]]:
+        """For each open turn: its chains, if it follows known turns."""
+        found: dict[int, list[bytes]] = {}
+        lines: list[bytes] = []
+        unknown = set(self.open)
+        for index, turn in enumerate(self.turns):
+            lines = [chain_key(line, turn.side, turn.digest) for line in lines]
+            if index in unknown:
+                found[index] = lines
+            elif (line := self._line(index)) and line not in lines:
+                lines = [line, *lines[: _LINES - 1]]
+        return found
+
+    def _plain_turns(self) -> Iterator[HistoryTurn]:
+        """Turns without hidden parts whose own words may identify them."""
+        for index, turn in enumerate(self.turns):
+            if turn.side == "model" and index and index not in self.hits:
+                turn.key = self.keys.own(turn.digest)
+            if turn.key and turn.key not in self.found.known and turn.word_count(self.body) >= ENOUGH_ALONE:
+                yield turn
+
+    def _line(self, index: int) -> bytes:
+        """The chain that a known turn had when it was stored, or b""."""
+        turn, true = self.turns[index], self.hits.get(index, ())
+        if len(true) == 1 and true[0].chain:
+            return self.keys.mask_chain(true[0].turn_id.encode(), true[0].chain)
+        if true or index in self.open or turn.word_count(self.body) < ENOUGH_ALONE:
+            return b""
+        chain = self.found.plain.get(turn.key, b"")
+        return self.keys.mask_chain(turn.key, chain) if chain else b""
+
+    def _witness_keys(self) -> set[bytes]:
+        """The keys of the known turns that prove others. A write under one of these may invalidate the proof."""
+        found: set[bytes] = set()
+        for index, turn in enumerate(self.turns):
+            if self._line(index):
+                known = self.known.get(index) or turn.memo
+                found.update((self.keys.own(turn.digest), *(known.keys if known is not None else ())))
+        return found
+
+    def _later(self, index: int) -> int | None:
+        return next((at for at in range(index + 1, len(self.turns)) if self._line(at)), None)
+
+    def _has_changed(self, index: int) -> bool:
+        """Whether the turns before the next known turn have changed since it was stored."""
+        later = self._later(index)
+        return later is not None and self._line(later) != self.turns[later].chain
+
+    def _leading(self, index: int, alike: Sequence[Entry]) -> list[tuple[bytes, bytes]]:
+        """The chains of a turn if known turns follow it: its own if nothing has changed since, or that of an entry with
+        the same words. Its history may be the end of a longer one, so each chain comes with the key of entries that may
+        follow the same words."""
+        later = self._later(index)
+        if later is None:
+            return []
+        line, (sent, pair) = self._line(later), self._asked_of(index).windows
+        if line == self.turns[later].chain:
+            return [(self.turns[index].chain, sent)]
+        near = {turn_id for key in (sent, pair) for turn_id in self.found.by_key.get(key, ())}
+        entries = [*(self.found.turns[turn_id] for turn_id in near), *alike]
+        between = self.turns[index + 1 : later + 1]
+        chains = {self.keys.mask_chain(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
+        return [(chain, pair) for chain, pair in chains.items() if _extended(chain, between) == line]
 
     # --- bare placeholders ----------------------------------------------------------------------------------------
 
@@ -540,9 +442,87 @@ class Search(SearchState):
         bound = [keys.history(turn.key, turn.chain), keys.whole(turn.key, turn.chain)]
         if bound[1] in self.found.by_key:
             return  # bound under another system instruction; its words do not prove that it is this step
-        turn_id = await self.store.bind(self.session, user, bound, exclude=self.used_ids())
+        turn_id = await self.store.bind(self.session, user, bound, exclude=self._used_ids())
         if turn_id is None:
-            self.settle(index, ledger_evidence.NOTHING, keys.root, keys=[user])  # until a step appears that it can mean
+            self._settle(index, NOTHING, keys.root, keys=[user])  # until a step appears that it can mean
         else:
             found = await self.store.look_up(self.session, turn_ids=[turn_id])
-            self.settle(index, Verdict(true_turns([turn_id], found)), keys.root, keys=bound)
+            self._settle(index, Verdict(true_turns([turn_id], found)), keys.root, keys=bound)
+
+    # --- the findings ---------------------------------------------------------------------------------------------
+
+    def remember(self, wanted: Sequence[int]) -> int:
+        """Store the findings in the turns. Returns how many turns from the start are now known."""
+        nothing = _nothing(self.keys.chat)
+        unsure = set(self.unsure)
+        for index in wanted:
+            self.turns[index].memo = None if index in unsure else self.known.get(index, nothing)
+        return min(unsure, default=len(self.turns))
+
+    def _place(self, index: int) -> Place:
+        return Place(self.body, self.turns, index, self.marks.get(index, {}))
+
+    def _used_ids(self) -> set[str]:
+        return {true.turn_id for here in self.hits.values() for true in here}
+
+    async def _ask(self, asked: Sequence[bytes]) -> None:
+        fresh = [key for key in dict.fromkeys(asked) if key not in self.asked]
+        if not fresh:
+            return
+        self.asked.update(fresh)
+        more = await self.store.look_up(self.session, keys=fresh)
+        self.found.by_key |= more.by_key
+        self.found.turns |= more.turns
+        self.found.calls |= more.calls
+        self.found.crowded |= more.crowded
+        self.found.plain |= more.plain
+
+    def _with_certain_chain(self, verdict: Verdict) -> tuple[TrueTurn, ...]:
+        """The true turns of a verdict. The chain of an entry is the turn's own only if all entries that fit have the
+        same one; otherwise another entry may be the chat's, so the chain is dropped."""
+        true = verdict.true
+        if len(true) != 1 or not true[0].chain:
+            return true
+        entries = [self.found.turns[turn_id] for turn_id in {true[0].turn_id, *verdict.alike}]
+        chains = {
+            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain and not entry.bound else b""
+            for entry in entries
+        }
+        return true if len(chains) == 1 else (true[0].without_chain(),)
+
+    def _settle(
+        self,
+        index: int,
+        verdict: Verdict,
+        under: bytes,
+        *,
+        turn_ids: Sequence[str] = (),
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """Record the verdict on a turn."""
+        found, marks = self.found, self.marks.get(index, {})
+        if verdict.true:
+            if verdict.alike:
+                verdict = verdict._replace(true=self._with_certain_chain(verdict))
+            self.hits[index] = verdict.true
+        if verdict.miss is not None:
+            self.misses[index] = verdict.miss
+        else:
+            self.misses.pop(index, None)
+        if not verdict.lasts:
+            self.unsure.append(index)
+        on = frozenset([*keys, *marks.values()]) if keys or marks else _NO_KEYS
+        ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())} if on else set()
+        ids.update(turn_ids, [true.turn_id for true in verdict.true])
+        self.known[index] = Known(under, verdict.true, frozenset(ids), on)
+
+
+def _both(verdict: Verdict, other: Verdict) -> Verdict:
+    """`verdict` with the entries of both, or `other` if that is a miss."""
+    return verdict._replace(alike=(*verdict.alike, *other.alike)) if other.true else other
+
+
+def _extended(chain: bytes, turns: Sequence[HistoryTurn]) -> bytes:
+    for turn in turns:
+        chain = chain_key(chain, turn.side, turn.digest)
+    return chain
