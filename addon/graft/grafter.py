@@ -35,46 +35,11 @@ from addon.surfaces.surface import Wire
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
 
+logger = logging.getLogger("toolgraft")
 
-def plan_of(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
-    """The plan for the request's tools; None: leave the request alone."""
-    toolbox = config.toolbox
-    if cannot_use_functions(request.value("generationConfig"), model):
-        if config.strips:
-            return ToolPlan.without_tools()
-        own = Toolbox().keep(request.value("tools"), None, generation(model))
-        return own._replace(changes=False, grafts=False)
-    if config.strips:
-        plan = toolbox.strip(generation(model), vertex=target.is_vertex)
-    else:
-        tools, own_config = request.value("tools"), request.value("toolConfig")
-        plan = toolbox.keep(tools, own_config, generation(model), vertex=target.is_vertex)
-    if target.operation is Operation.COUNT and not _counts_tools(target, request):
-        return plan._replace(changes=False)
-    return plan
-
-
-def _counts_tools(target: Target, request: Request) -> bool:
-    """Whether a countTokens request has a field for tools, or can get one."""
-    return target.surface != "codeassist" or request.value("tools") is not None
-
-
-def text_in(request: Request, name: str) -> str:
-    """The value of a string member, or ""."""
-    value = request.value(name)
-    text = decode(value) if value is not None else ""
-    return text if isinstance(text, str) else ""
-
-
-def model_in(request: Request) -> str:
-    """The model named in a body, without prefix. Code Assist names it beside `request`, cachedContents inside."""
-    value = request.value("model")
-    if value is None and request.start:
-        outer = next((m for m in members(request.body) if m.name == "model"), None)
-        value = request.body[outer.start : outer.end] if outer else None
-    named = decode(value) if value is not None else ""
-    return str(named).rpartition("/")[2]
-
+_ANSWERED = (Operation.GENERATE, Operation.STREAM)
+_ASKERS = 256
+"""The most pairs of asker and system instruction with cached keys."""
 
 WARNING_WINDOW = 3600.0
 """Seconds after which a warning may be repeated."""
@@ -89,19 +54,38 @@ _LONGEST_WARNING = 2000
 _MENTIONED_SESSIONS = 4096
 """The most sessions for which the notice about stripping is remembered."""
 
+OnPending = Literal["pass", "wait", "block"]
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+class GraftFailed(Exception):
+    """An unexpected error in the graft. The log holds the cause."""
+
+
+type ExchangeFailed = GraftFailed | StoreUnavailable
+"""Why an exchange could not be handled. `graft_on_store_error` decides what follows."""
+
+EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
+"""The same types, for an `except`."""
+
 
 class Warner:
+    """Limits warnings whose words clients and models partly choose: logs each once, and not too many."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ends = 0.0
         self._logged: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._omitted = 0
-        self._mention = functools.lru_cache(_MENTIONED_SESSIONS)(_mention_stripping)
+        self._mention_stripping = functools.lru_cache(_MENTIONED_SESSIONS)(_mention_stripping)
 
     def mention_stripping(self, session: str) -> None:
         """Log, once for each session, that its clients' tools are left out."""
-        self._mention(session)
+        self._mention_stripping(session)
 
     def warn(self, text: str) -> None:
         """Log a warning. Repetitions go to the debug log only."""
@@ -142,30 +126,6 @@ def _mention_stripping(session: str) -> None:
         session,
         extra=problem("client_tools_removed", session=session),
     )
-
-
-logger = logging.getLogger("toolgraft")
-
-_ANSWERED = (Operation.GENERATE, Operation.STREAM)
-_ASKERS = 256
-"""The most pairs of asker and system instruction with cached keys."""
-
-OnPending = Literal["pass", "wait", "block"]
-
-
-async def never() -> None:
-    await asyncio.Event().wait()
-
-
-class GraftFailed(Exception):
-    """An unexpected error in the graft. The log holds the cause."""
-
-
-type ExchangeFailed = GraftFailed | StoreUnavailable
-"""Why an exchange could not be handled. `graft_on_store_error` decides what follows."""
-
-EXCHANGE_FAILED = (GraftFailed, StoreUnavailable)
-"""The same types, for an `except`."""
 
 
 class Grafter:
@@ -259,9 +219,12 @@ class Grafter:
         if self.settings.on_store_error == "pass":
             self.warn(f"{'the graft' if broken else 'the store'} failed, the request was passed on unchanged: {error}")
             return Forward(body)
-        if not broken:
+        if broken:
+            document = replies.error(500, "INTERNAL", f"toolgraft: {error}")
+        else:
             logger.warning("the store failed: %s", error)
-        return Reply(500 if broken else 503, "application/json; charset=UTF-8", _error_body(wire_of(target), error))
+            document = replies.error(503, "UNAVAILABLE", f"toolgraft: {STORE_FAILED}")
+        return Reply(500 if broken else 503, "application/json; charset=UTF-8", wire_of(target).error(document))
 
     def failed(self, error: Exception, what: str = "an answer could not be captured") -> "GraftFailed":
         """Log an unexpected error. Returns the failure to raise or report. `what`: a sentence for the log."""
@@ -294,36 +257,39 @@ class Grafter:
             return Forward(body)
         config = fresh
         target = wire.target
-        model = target.model or model_in(request)
-        cached = text_in(request, "cachedContent")
-        plan = await self._cached_plan(config, cached) if cached else plan_of(target, config, request, model)
+        model = target.model or _model_in(request)
+        cached = _text_in(request, "cachedContent")
+        plan = await self._cached_plan(config, cached) if cached else _plan_of(target, config, request, model)
         if plan is None and wire.keeps_history:
             plan = ToolPlan.untouched()
-        summary = self._summary(config, target, request, plan, model, is_cached=bool(cached))
+        summary = Summary(config.session, target.surface, target.operation, model)
+        summary.is_streamed = target.operation is Operation.STREAM
         summary.note_client(incoming.user_agent)
         exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys, summary=summary)
-        exchange.notes = target.operation in _ANSWERED and self._may_hide(config)
+        may_hide = config.strips or bool(config.toolbox.names) or config.revision != 0  # now, or in earlier answers
+        exchange.notes = target.operation in _ANSWERED and may_hide
         if exchange.notes:
             request.history.identify(request.body)
+        noted = exchange if exchange.notes else None
         if plan is None:
-            return Forward(body, noted=exchange if exchange.notes else None, summary=summary)
+            return Forward(body, noted=noted, summary=summary)
+        self._count_tools(exchange, is_cached=bool(cached))
         if plan.dropped:
             self.warn(f"session {config.session}, model {model}: left out {plan.dropped}")
-        token = text_in(request, "continuationToken")
+        token = _text_in(request, "continuationToken")
         outcome: Hits | Reply | Abandoned = {}
         if config.revision != 0:
             waits = target.operation in _ANSWERED and not token and (plan.rewrites or wire.keeps_history)
             on_pending = config.on_pending if plan.rewrites or config.on_pending != "block" else "pass"
-            waits_for = on_pending if waits else None
-            outcome = await self._hits(wire, config, keys, request, known, model, waits_for, hangup)
+            outcome = await self._hits(exchange, known, on_pending if waits else None, hangup)
         if isinstance(outcome, (Reply, Abandoned)):
-            self._remember(wire, config, path, request)
+            self._remember(exchange, path)
             return outcome
         rules = config.rules(
             plan, generation(model), keep_unanswered=True, ids=incoming.takes_ids, kept_by_service=wire.keeps_history
         )
         pieces = rewrite(request.body, request.history, outcome, rules)
-        self._remember(wire, config, path, request)
+        self._remember(exchange, path)
         replaced: dict[str, bytes | None] = {}
         if plan.changes:
             replaced = {"tools": plan.tools, "toolConfig": plan.tool_config}
@@ -332,68 +298,43 @@ class Grafter:
         if wire.dropped:
             self.warn(f"session {config.session}, surface {target.surface}: left out {wire.dropped}")
         if target.operation is Operation.COUNT or not plan.grafts:
-            return Forward(rewritten, noted=exchange if exchange.notes else None, summary=summary)
+            return Forward(rewritten, noted=noted, summary=summary)
         if token:
             exchange.resumes = self.continuations.find(config.session, token)
         return Forward(rewritten, exchange, summary=summary)
 
-    def _summary(
-        self,
-        config: SessionConfig,
-        target: Target,
-        request: Request,
-        plan: ToolPlan | None,
-        model: str,
-        *,
-        is_cached: bool,
-    ) -> Summary:
-        summary = Summary(config.session, target.surface, target.operation, model)
-        summary.is_streamed = target.operation is Operation.STREAM
-        if plan is None:
-            return summary
+    def _count_tools(self, exchange: Exchange, *, is_cached: bool) -> None:
+        """Note in the summary how many tools were added and removed."""
+        config, plan, summary = exchange.config, exchange.plan, exchange.summary
         summary.added = len(plan.names) + plan.builtins if plan.changes or is_cached else 0
-        if config.strips and plan.changes and (removed := self._tool_counter.count(request.value("tools"))):
+        if config.strips and plan.changes and (removed := self._tool_counter.count(exchange.request.value("tools"))):
             summary.removed = removed
             self.warner.mention_stripping(config.session)
-        return summary
 
-    def _remember(self, wire: Wire, config: SessionConfig, path: Sequence[str], request: Request) -> None:
+    def _remember(self, exchange: Exchange, path: Sequence[str]) -> None:
         """Cache the request's beginning, its ledger look-ups and its rewritten form."""
-        if wire.native:
-            self.prefixes.keep(config.session, path, request)
-
-    def _may_hide(self, config: SessionConfig) -> bool:
-        """Whether answers of the session hide parts from clients, or may have done so before."""
-        return config.strips or bool(config.toolbox.names) or config.revision != 0
+        if exchange.wire.native:
+            self.prefixes.keep(exchange.config.session, path, exchange.request)
 
     async def _cached_plan(self, config: SessionConfig, cached: str) -> ToolPlan | None:
         """The plan of a request that names a cachedContent; None if the proxy does not know the cachedContent."""
         tools = await self.store.cached_tools(config.session, cached)
-        if tools is None:
-            return None
-        return ToolPlan.from_cache(tools.names)
+        return None if tools is None else ToolPlan.from_cache(tools.names)
 
     # --- history ----------------------------------------------------------------------------------------------
 
     async def _hits(
-        self,
-        wire: Wire,
-        config: SessionConfig,
-        keys: Keys,
-        request: Request,
-        turn_ids: Mapping[int, str],
-        model: str,
-        on_pending: OnPending | None,
-        hangup: Hangup,
+        self, exchange: Exchange, turn_ids: Mapping[int, str], on_pending: OnPending | None, hangup: Hangup
     ) -> Hits | Reply | Abandoned:
         """The true turns of the history. `on_pending`: what to do if the last turn has calls without results; None: do
         not wait, not even for running calls."""
-        hits = await self._look_up(config, keys, request, turn_ids, config.revision)
+        config, request = exchange.config, exchange.request
+        hits = await self._look_up(exchange, turn_ids, config.revision)
 
         async def look_up() -> Hits:
-            return await self._look_up(config, keys, request, turn_ids, self.store.revision(config.session))
+            return await self._look_up(exchange, turn_ids, self.store.revision(config.session))
 
-        by_service = wire.keeps_history
+        by_service = exchange.wire.keeps_history
         if hits and await store_client_results(
             self.store, config.session, request.body, request.history, hits, kept_by_service=by_service
         ):
@@ -404,11 +345,11 @@ class Grafter:
         step = PendingStep(self.store, self.owners, config, request.history, look_up, hangup)
         if on_pending is None or not step.is_pending(hits):
             return hits
-        waited = await step.wait_while_running(hits)
+        waited = await step.wait(hits, None)  # while calls run, whatever the settings say about pending calls
         if isinstance(waited, Abandoned) or on_pending == "pass" or not step.is_pending(waited):
             return waited
         if on_pending == "block":
-            return self._blocked(wire, config, request, waited, model)
+            return _blocked(exchange, waited)
         return await step.wait(waited, config.pending_timeout)
 
     def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
@@ -417,15 +358,9 @@ class Grafter:
         instruction = xxhash.xxh3_128_digest(wire.instruction(request))
         return Keys(secret, digest, name, instruction) if name else self._unnamed(secret, digest, "", instruction)
 
-    async def _look_up(
-        self,
-        config: SessionConfig,
-        keys: Keys,
-        request: Request,
-        turn_ids: Mapping[int, str],
-        revision: int | None,
-    ) -> Hits:
+    async def _look_up(self, exchange: Exchange, turn_ids: Mapping[int, str], revision: int | None) -> Hits:
         """`revision`: the oldest acceptable revision of the ledger."""
+        config, keys, request = exchange.config, exchange.keys, exchange.request
         return await hits_of(
             self.store,
             config.session,
@@ -439,17 +374,48 @@ class Grafter:
             self.true_turns,
         )
 
-    def _blocked(self, wire: Wire, config: SessionConfig, request: Request, hits: Hits, model: str) -> Hits | Reply:
-        true = last_step(request.history, hits, config.placeholder)
-        if true is None or true.is_shared:
-            return hits
-        names = [slot.name for slot in true.steps[-1].slots]
-        text = config.placeholder.text(names, true.turn_id, is_pending=bool(true.pending))
-        answer = replies.text_answer(text, model, true.turn_id)
-        return Reply(200, *wire.reply(answer))
+
+def _blocked(exchange: Exchange, hits: Hits) -> Hits | Reply:
+    """The placeholder of a step with missing results, as the whole answer."""
+    placeholder = exchange.config.placeholder
+    true = last_step(exchange.request.history, hits, placeholder)
+    if true is None or true.is_shared:
+        return hits
+    names = [slot.name for slot in true.steps[-1].slots]
+    text = placeholder.text(names, true.turn_id, is_pending=bool(true.pending))
+    return Reply(200, *exchange.wire.reply(replies.text_answer(text, exchange.model, true.turn_id)))
 
 
-def _error_body(wire: Wire, error: ExchangeFailed) -> bytes:
-    if isinstance(error, GraftFailed):
-        return wire.error(replies.error(500, "INTERNAL", f"toolgraft: {error}"))
-    return wire.error(replies.error(503, "UNAVAILABLE", f"toolgraft: {STORE_FAILED}"))
+def _plan_of(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:
+    """The plan for the request's tools; None: leave the request alone."""
+    toolbox = config.toolbox
+    if cannot_use_functions(request.value("generationConfig"), model):
+        if config.strips:
+            return ToolPlan.without_tools()
+        own = Toolbox().keep(request.value("tools"), None, generation(model))
+        return own._replace(changes=False, grafts=False)
+    if config.strips:
+        plan = toolbox.strip(generation(model), vertex=target.is_vertex)
+    else:
+        tools, own_config = request.value("tools"), request.value("toolConfig")
+        plan = toolbox.keep(tools, own_config, generation(model), vertex=target.is_vertex)
+    if target.operation is Operation.COUNT and target.surface == "codeassist" and request.value("tools") is None:
+        return plan._replace(changes=False)  # the request cannot get a field for tools
+    return plan
+
+
+def _text_in(request: Request, name: str) -> str:
+    """The value of a string member, or ""."""
+    value = request.value(name)
+    text = decode(value) if value is not None else ""
+    return text if isinstance(text, str) else ""
+
+
+def _model_in(request: Request) -> str:
+    """The model named in a body, without prefix. Code Assist names it beside `request`, cachedContents inside."""
+    value = request.value("model")
+    if value is None and request.start:
+        outer = next((m for m in members(request.body) if m.name == "model"), None)
+        value = request.body[outer.start : outer.end] if outer else None
+    named = decode(value) if value is not None else ""
+    return str(named).rpartition("/")[2]

@@ -208,10 +208,6 @@ class PendingStep:
         last = last_step(self.history, hits, self.config.placeholder)
         return last is not None and bool(last.pending)
 
-    async def wait_while_running(self, hits: Hits) -> Hits | Abandoned:
-        """Wait until none of the calls is running, whatever the settings say about pending calls."""
-        return await self.wait(hits, None)
-
     async def wait(self, hits: Hits, timeout: float | None) -> Hits | Abandoned:
         """Wait until all calls of the step have answers: up to `timeout` seconds, or with None while any of them
         runs."""
