@@ -273,9 +273,9 @@ class AnswerMachine:
         reading = self.reading
         if not reading.passes_item(item):
             return self._document(item, item.data)
-        is_last = isinstance(item, SseEvent) and not self._rounds.is_loop
-        # The last event may lack its last line break, as nothing follows it.
-        data = item.raw if is_last else self._writer.passthrough(item)
+        # without a loop the event may lack its last line break: nothing follows the last one
+        is_unchanged = isinstance(item, SseEvent) and not self._rounds.is_loop
+        data = item.raw if is_unchanged else self._writer.passthrough(item)
         notes = reading.final_notes() if FINISH in item.data else ()
         return [*notes, *self._write(data)] if notes else data
 
@@ -527,7 +527,7 @@ class AnswerMachine:
     @property
     def is_last_round(self) -> bool:
         """Whether the loop's current request may not lead to calls."""
-        return self._rounds.is_last
+        return self._rounds.is_last_round
 
     @property
     def usage(self) -> Sequence[Document]:

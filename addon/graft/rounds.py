@@ -277,7 +277,7 @@ class Rounds:
         return 0 if self._loop is None else self._loop.number
 
     @property
-    def is_last(self) -> bool:
+    def is_last_round(self) -> bool:
         """Whether the current request is the last that the loop may send, after others."""
         return self.runs_calls and 1 < self.number == self._exchange.config.max_rounds
 

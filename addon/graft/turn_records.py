@@ -41,13 +41,13 @@ def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     return [*_word_keys(exchange, visible_digest(visible)), *_mark_keys(exchange, visible)]
 
 
-def plain_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> tuple[list[bytes], bytes]:
-    """The keys of a turn without hidden parts, from the digest of its words, and the chain that belongs to the first
-    key. `marked`: the parts that may hold marks of the model."""
+def note_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> Note:
+    """The note of a turn without hidden parts, from the digest of its words. `marked`: the parts that may hold marks of
+    the model."""
     keys = _word_keys(exchange, digest)
     if marked:
         keys += _mark_keys(exchange, marked)
-    return keys, exchange.keys.mask_chain(keys[0], _chain(exchange, digest))
+    return Note(keys, exchange.keys.mask_chain(keys[0], _chain(exchange, digest)))
 
 
 def _word_keys(exchange: Exchange, digest: bytes) -> list[bytes]:
@@ -78,11 +78,11 @@ def turn_of(
     visible: Sequence[Document],
     steps: Sequence[Step],
     *,
-    delivered: bool,
     now: float,
     usage: Sequence[Document] = (),
 ) -> Turn:
-    """`usage`: the usageMetadata of each request of the turn."""
+    """A turn that is not marked as delivered: until the client has all of it, a retry continues it. `usage`: the
+    usageMetadata of each request of the turn."""
     delivery = exchange.config.delivery
     shows_placeholder = any(turn_id in part["text"] for part in visible if isinstance(part.get("text"), str))
     keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(visible)
@@ -96,7 +96,6 @@ def turn_of(
         user_key=keys.user(turns[-1].digest) if shows_placeholder and turns else b"",
         chain=keys.mask_chain(turn_id.encode(), _chain(exchange, digest)),
         pair=keys.window(keys.own(digest), pair[0]) if pair else b"",
-        delivered=delivered,
         model=exchange.model,
         surface=exchange.target.surface,
         usage=list(usage),
@@ -126,7 +125,10 @@ def call_of(
     source: RecordSource, turn_id: str, call: CapturedCall, initial_state: InitialState, *, now: float, number: int = 0
 ) -> Call:
     """`number`: the round of the call."""
-    status = _status(initial_state)
+    if initial_state.error is not None:
+        status = Status.FAILED
+    else:
+        status = Status.PENDING if initial_state.loop_id is None else Status.RUNNING
     is_running = status is Status.RUNNING
     return Call(
         call_id=call.call_id,
@@ -151,12 +153,6 @@ def call_of(
         created_at=now,
         updated_at=now,
     )
-
-
-def _status(initial_state: InitialState) -> Status:
-    if initial_state.error is not None:
-        return Status.FAILED
-    return Status.PENDING if initial_state.loop_id is None else Status.RUNNING
 
 
 def _turns(exchange: Exchange) -> Sequence[HistoryTurn]:
@@ -328,7 +324,7 @@ class Journal:
             *shorter, whole = prefix_digests_of(pieces)
             for digest in shorter:
                 if digest not in own:
-                    yield Note(*plain_of(self.exchange, digest))
+                    yield note_of(self.exchange, digest)
             if whole in own:
                 continue
             if one is not None and self.steps and not one.captured and one.visible_parts:
@@ -336,14 +332,14 @@ class Journal:
                 yield Save(self._turn(one.turn_id, visible, steps), [], keys_of(self.exchange, visible), last=False)
             else:
                 calls = [{"functionCall": piece["functionCall"]} for piece in pieces if "functionCall" in piece]
-                yield Note(*plain_of(self.exchange, whole, calls))
+                yield note_of(self.exchange, whole, calls)
 
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
         visible = [*self.visible, *candidate.visible_parts]
         digest = visible_digest(visible)
         if self._noted.get(candidate.index) != digest:
             self._noted[candidate.index] = digest
-            yield Note(*plain_of(self.exchange, digest, visible))
+            yield note_of(self.exchange, digest, visible)
 
     def _result(self, candidate: Candidate) -> tuple[list[Document], list[Step]]:
         """The visible parts and the steps of all rounds, with this candidate's as the current round's."""
@@ -357,8 +353,7 @@ class Journal:
         return made[2]
 
     def _turn(self, turn_id: str, visible: list[Document], steps: list[Step]) -> Turn:
-        """The turn to store. Returns the same object while nothing changes. It is not marked as delivered: until the
-        client has all of it, a retry continues it."""
+        """The turn to store. Returns the same object while nothing changes."""
         rounds, before, progress = self.joined.usage.rounds, self._turns.get(turn_id), None
         usage = [one for one in rounds if one]
         if self.steps:
@@ -368,7 +363,7 @@ class Journal:
             turn = before
         else:
             now = self.clock() if before is None else before.created_at
-            turn = turn_of(self.exchange, turn_id, visible, steps, delivered=False, now=now, usage=usage)
+            turn = turn_of(self.exchange, turn_id, visible, steps, now=now, usage=usage)
         if turn.progress != progress:
             turn = turn.model_copy(update={"progress": progress})
         self._turns[turn_id] = turn

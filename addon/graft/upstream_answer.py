@@ -32,7 +32,7 @@ from addon.core.toolloop import WRONG_CALLS
 from addon.graft.exchange import Exchange, new_call_id
 from addon.graft.machine_protocol import Note
 from addon.graft.rounds import Rounds
-from addon.graft.turn_records import plain_of
+from addon.graft.turn_records import note_of
 from addon.surfaces.base import Framing
 
 Item = SseEvent | ArrayItem
@@ -184,7 +184,7 @@ class NoteReader:
                 continue
             if self._noted.get(index) != digest:
                 self._noted[index] = digest
-                yield Note(*plain_of(self._exchange, digest, marked))
+                yield note_of(self._exchange, digest, marked)
 
     def beginnings(self) -> Iterator[Note]:
         """The notes to make if the client may have kept any part of the turns from the start."""
@@ -195,7 +195,7 @@ class NoteReader:
                 continue
             for digest in digests:
                 if self._noted.get(index) != digest:
-                    yield Note(*plain_of(self._exchange, digest))
+                    yield note_of(self._exchange, digest)
 
     def _take_all(self, documents: bytes) -> bool:
         """Read several Gemini documents together. Returns whether all could be read."""

@@ -12,7 +12,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.visible import visible_digest
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture, note_answer
-from addon.graft.turn_records import plain_of
+from addon.graft.turn_records import note_of
 from addon.surfaces import match_path
 from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
@@ -52,7 +52,7 @@ def body_of(to: Target, asked: Document = ASKED) -> Document:
 
 async def expected(graft: Graft, *parts: Document, to: Target = STREAM, **more: Any) -> tuple[list[bytes], bytes]:
     exchange = await graft.exchange(body_of(to, {**ASKED, **more}), to)
-    return plain_of(exchange, visible_digest(parts), parts)
+    return note_of(exchange, visible_digest(parts), parts)
 
 
 def framed(to: Target, documents: Sequence[Document]) -> list[bytes]:

@@ -34,7 +34,7 @@ STEP = Step(content=model("x"))
 async def test_a_turn_says_how_it_was_delivered(graft: Graft, delivery: str, steps: int, expected: str) -> None:
     await graft.tools(WEATHER, delivery=delivery)
     exchange = await graft.exchange({"contents": [user("x")]})
-    turn = turn_of(exchange, "turn_1", [], [STEP] * steps, delivered=True, now=1.0)
+    turn = turn_of(exchange, "turn_1", [], [STEP] * steps, now=1.0)
     assert turn.delivery == expected
 
 
@@ -42,7 +42,7 @@ async def test_a_turn_holds_the_usage_of_each_request_that_it_took(graft: Graft)
     await graft.tools(WEATHER)
     exchange = await graft.exchange({"contents": [user("x")]})
     usage = [{"totalTokenCount": 1}, {"totalTokenCount": 2}]
-    turn = turn_of(exchange, "turn_1", [{"text": "a"}], [STEP], delivered=False, now=5.0, usage=usage)
+    turn = turn_of(exchange, "turn_1", [{"text": "a"}], [STEP], now=5.0, usage=usage)
     assert turn.usage == usage
     assert (turn.visible, turn.delivered, turn.created_at) == ([{"text": "a"}], False, 5.0)
     assert (turn.model, turn.surface, turn.session) == ("gemini-2.5-flash", "developer", "default")
@@ -120,7 +120,7 @@ async def test_an_entry_says_which_of_its_keys_it_has_with_the_user_turn_before_
 
     async def pair(*contents: Document) -> bytes:
         exchange = await graft.exchange({"contents": list(contents)})
-        turn = turn_of(exchange, "turn_1", visible, [STEP], delivered=True, now=1.0)
+        turn = turn_of(exchange, "turn_1", visible, [STEP], now=1.0)
         assert turn.pair in keys_of(exchange, visible)
         return turn.pair
 
@@ -130,7 +130,7 @@ async def test_an_entry_says_which_of_its_keys_it_has_with_the_user_turn_before_
 async def test_nothing_that_is_stored_tells_who_asked(graft: Graft) -> None:
     await graft.tools(WEATHER)
     exchange = await graft.exchange({"contents": [user("a")]}, asker="key:secret-key")
-    turn = turn_of(exchange, "turn_1", [{"text": "[turn_1]"}], [STEP], delivered=True, now=1.0)
+    turn = turn_of(exchange, "turn_1", [{"text": "[turn_1]"}], [STEP], now=1.0)
     assert "secret-key" not in repr(exchange.keys.__slots__) + turn.model_dump_json()
     assert exchange.request.history.turns[-1].digest not in (turn.user_key, turn.chain)
 
