@@ -12,7 +12,7 @@ from addon.hooks.messages import FlowState, body_of, host_of, set_body, url_of
 from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
 from addon.hooks.routing import Routing
 from addon.hooks.streams import comes_whole, is_stream
-from addon.hooks.upstream_flows import NOT_SENT, LoopClient, Origin, ShadowFlows, UpstreamPool, netloc
+from addon.hooks.upstream_flows import NOT_SENT, LoopWatcher, Origin, ShadowFlows, UpstreamPool, netloc
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream
@@ -73,8 +73,8 @@ class Looping:
         exchange, address = start.exchange, _address(flow.request)
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, start.client)
-        loop_client = LoopClient(flow.client_conn, origin, streams, flow.server_conn.via)
-        upstream = Upstream(self.pool.connections_for, self.shadow_flows.of(loop_client))
+        watcher = LoopWatcher(self.shadow_flows, flow.client_conn, origin, streams, flow.server_conn.via)
+        upstream = Upstream(self.pool.connections_for, watcher)
         is_changed = body != start.grafted
         try:
             if is_changed:

@@ -153,18 +153,6 @@ class Origin:
     sent: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class LoopClient:
-    """The client that a loop answers. `via`: the upstream proxy of its requests. `streams`: whether the model streams
-    its answers. `metadata`: added to each flow."""
-
-    client: connection.Client
-    origin: Origin
-    streams: bool
-    via: server_spec.ServerSpec | None = None
-    metadata: tuple[tuple[str, str], ...] = ()
-
-
 class ShadowFlows:
     """Makes a flow for each exchange of a loop. `flows`: the flows made here, which other hooks ignore."""
 
@@ -174,34 +162,34 @@ class ShadowFlows:
         self.has_comments = False
         """Whether each flow has a comment, for a list of flows."""
 
-    def of(self, client: LoopClient) -> "LoopWatcher":
-        return LoopWatcher(self, client)
 
-
+@dataclass(slots=True)
 class LoopWatcher:
-    """`addon.loop.upstream.Watcher` for one client's loop."""
+    """`addon.loop.upstream.Watcher` for the client that a loop answers. `streams`: whether the model streams its
+    answers. `via`: the upstream proxy of the loop's requests. `metadata`: added to each flow."""
 
-    def __init__(self, shadow_flows: ShadowFlows, client: LoopClient) -> None:
-        self._shadow_flows = shadow_flows
-        self._client = client
-        self._requests = 0
+    shadow_flows: ShadowFlows
+    client: connection.Client
+    origin: Origin
+    streams: bool
+    via: server_spec.ServerSpec | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+    _requests: int = 0
 
     async def begin(self, address: Address, body: bytes) -> "ShadowExchange":
-        client = self._client
         request = new_request(address.method, address.url, address.headers, body)
         if b"host" not in names(request.headers):
             request.headers.insert(0, "Host", netloc(address.url))
-        shadow = http.HTTPFlow(
-            client.client, connection.Server(address=(request.host, request.port), via=client.via), live=True
-        )
+        server = connection.Server(address=(request.host, request.port), via=self.via)
+        shadow = http.HTTPFlow(self.client, server, live=True)
         shadow.request = request
         self._requests += 1
-        shadow.metadata[METADATA] = {**dict(client.metadata), "request": self._requests}
-        if self._shadow_flows.has_comments:
-            shadow.comment = f"round {self._requests} of a loop for session {client.origin.session}"
-        origin = client.origin if self._requests == 1 else Origin(client.origin.session, None)
-        self._shadow_flows.flows[shadow] = origin
-        exchange = ShadowExchange(shadow, streams=client.streams, settings=self._shadow_flows.settings())
+        shadow.metadata[METADATA] = {**dict(self.metadata), "request": self._requests}
+        if self.shadow_flows.has_comments:
+            shadow.comment = f"round {self._requests} of a loop for session {self.origin.session}"
+        origin = self.origin if self._requests == 1 else Origin(self.origin.session, None)
+        self.shadow_flows.flows[shadow] = origin
+        exchange = ShadowExchange(shadow, streams=self.streams, settings=self.shadow_flows.settings())
         await exchange.begin()
         return exchange
 
@@ -359,5 +347,6 @@ class MitmUpstreamFactory:
         )
         # a front door always keeps its caller's tools, and the replay of a `-w` file needs to know that
         metadata = (("session", caller.session), ("client_tools", "keep"))
-        loop_client = LoopClient(client, Origin(caller.session, sent), streams, self._via, metadata)
-        return Upstream(self.pool.connections_for, self.shadow_flows.of(loop_client))
+        origin = Origin(caller.session, sent)
+        watcher = LoopWatcher(self.shadow_flows, client, origin, streams, self._via, metadata)
+        return Upstream(self.pool.connections_for, watcher)

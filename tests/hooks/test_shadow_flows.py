@@ -9,7 +9,7 @@ from mitmproxy import exceptions, http
 from mitmproxy.test import taddons
 from mitmproxy.test.tflow import tclient_conn
 
-from addon.hooks.upstream_flows import LoopClient, Origin, ShadowExchange, ShadowFlows
+from addon.hooks.upstream_flows import LoopWatcher, Origin, ShadowExchange, ShadowFlows
 from addon.loop.upstream import Address, Outgoing, Received
 
 ADDRESS = Address("POST", "https://gemini.test/v1beta/models/m:generateContent", [(b"x", b"1")])
@@ -38,8 +38,8 @@ class Told:
 
 
 async def exchange() -> None:
-    client = LoopClient(tclient_conn(), Origin("default", b"{}"), streams=True)
-    watched = await ShadowFlows().of(client).begin(ADDRESS, b"{}")
+    watcher = LoopWatcher(ShadowFlows(), tclient_conn(), Origin("default", b"{}"), streams=True)
+    watched = await watcher.begin(ADDRESS, b"{}")
     await watched.receive_head(200, [(b"content-type", b"text/plain")])
     watched.transform(b"so")
     await watched.close(None)
@@ -89,11 +89,11 @@ class Edits:
 
 async def exchanged_with(addon: object) -> tuple[Outgoing | Received, Received | None, ShadowExchange]:
     """The request that was sent, or the answer given instead; and the answer that the loop got, if it was sent."""
-    client = LoopClient(tclient_conn(), Origin("default", b"{}"), streams=False)
+    watcher = LoopWatcher(ShadowFlows(), tclient_conn(), Origin("default", b"{}"), streams=False)
     got = None
     with taddons.context() as context:
         context.master.addons.add(addon)
-        watched = await ShadowFlows().of(client).begin(ADDRESS, b'{"a": 1}')
+        watched = await watcher.begin(ADDRESS, b'{"a": 1}')
         sent = watched.outgoing
         if isinstance(sent, Outgoing):
             assert await watched.receive_head(200, [(b"x", b"1")]) is None, "it does not stream"
