@@ -202,7 +202,7 @@ class ShadowExchange:
         self._streams = streams
         self._settings = settings
         self._answer: Received | None = None  # set after the hook of the whole answer
-        self._body = bytearray()
+        self._sent: list[bytes] = []  # the chunks of a stream, shared with the client's flow if nothing changes them
 
     async def begin(self) -> None:
         shadow = self.flow
@@ -256,7 +256,7 @@ class ShadowExchange:
         if callable(stream):
             given = stream(chunk)
             chunk = given if isinstance(given, bytes) else b"".join(given)
-        self._body += chunk
+        self._sent.append(chunk)
         return chunk
 
     def _comes_whole(self) -> bool:
@@ -266,7 +266,7 @@ class ShadowExchange:
         shadow = self.flow
         if shadow.error is None and self._answer is None:
             if shadow.response is not None:
-                shadow.response.data.content = bytes(self._body)
+                shadow.response.data.content = b"".join(self._sent)
             if error is not None:
                 shadow.error = flow.Error(error)
             elif shadow.response is not None:
