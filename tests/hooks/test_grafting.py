@@ -305,6 +305,21 @@ async def test_a_mistake_in_a_request_is_told_or_the_request_goes_on_as_it_came(
     assert not hooks.is_grafted(flow)
 
 
+async def test_an_answer_that_a_mistake_leaves_unread_is_not_shown(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    flow = await hooks.ask(request(body=ASKED))
+    monkeypatch.setattr("addon.graft.machine_shell.Capture.whole", mistaken)
+    shown = await hooks.answer(flow, response(document(CALL, finishReason="STOP")))
+    assert flow.response is not None
+    assert flow.response.status_code == 502
+    assert "ZeroDivisionError" in json.loads(shown)["error"]["message"]
+    assert b"functionCall" not in shown
+
+
 async def test_bodies_that_another_addon_wants_streamed_are_rewritten_all_the_same(hooks: Hooks) -> None:
     flow = request(body=ASKED)
     flow.request.stream = True
