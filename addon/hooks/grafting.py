@@ -123,9 +123,7 @@ class Grafting:
         if grafted is None or runtime is None or flow.response is not None or flow.error is not None:
             return None
         if runtime.ending:
-            self._requests.pop(flow)
-            self.answered_here[flow] = True
-            flow.response = unavailable(grafted.route.target)
+            self._answer(flow, unavailable(grafted.route.target))
             return None
         return self._rewrite(flow, grafted, runtime)
 
@@ -136,9 +134,7 @@ class Grafting:
             failure = runtime.grafter.failed(error, "a request could not be sent on")
             outcome = runtime.grafter.failure_outcome(grafted.route.target, b"", failure)
             if isinstance(outcome, Reply):
-                self._requests.pop(flow)
-                self.answered_here[flow] = True
-                flow.response = response_of(outcome)
+                self._answer(flow, response_of(outcome))
             else:
                 self._pass_unchanged(flow, grafted)
 
@@ -158,13 +154,9 @@ class Grafting:
             if not self.routing.in_flight.is_over:
                 flow.kill()
                 return
-            del self._requests[flow]
-            self.answered_here[flow] = True
-            flow.response = unavailable(grafted.route.target)
+            self._answer(flow, unavailable(grafted.route.target))
         elif isinstance(outcome, Reply):
-            del self._requests[flow]
-            self.answered_here[flow] = True
-            flow.response = response_of(outcome)
+            self._answer(flow, response_of(outcome))
         else:
             if outcome.summary is not None:
                 self.summaries[flow] = outcome.summary
@@ -314,9 +306,13 @@ class Grafting:
         if decompressor(encoding) is not None:
             self._pass_unchanged(flow, grafted)
             return
-        del self._requests[flow]
+        self._answer(flow, unsupported(grafted.route.target, encoding))
+
+    def _answer(self, flow: http.HTTPFlow, response: http.Response) -> None:
+        """Answer the request instead of its upstream."""
+        self._requests.pop(flow)
         self.answered_here[flow] = True
-        flow.response = unsupported(grafted.route.target, encoding)
+        flow.response = response
 
     def _pass_unchanged(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
         """Treat the request as if the session had no toolset."""

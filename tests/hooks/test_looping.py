@@ -183,7 +183,7 @@ def connections_of(looping: Hooks) -> OwnedConnections:
     """The connections of the loop that was begun last, for a request to Google."""
     upstream, address = runners(looping)[-1].upstream, runners(looping)[-1].address
     assert isinstance(upstream.watcher, LoopWatcher)
-    via = upstream.watcher._client.via
+    via = upstream.watcher.via
     found = upstream.transport(Outgoing(address.method, address.url, address.headers, b"", proxy_url(via)))
     assert isinstance(found, OwnedConnections)
     return found
