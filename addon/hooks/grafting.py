@@ -73,8 +73,8 @@ class RecordedBodies:
 
 
 class Grafting:
-    """`recorded` is filled only if `is_recording`. `answered_here`: flows that the proxy answers itself, by a reply or
-    by a loop, whose requests to the model are separate flows. `summaries`: of the requests that could be understood."""
+    """`recorded` is filled only if `is_recording`. `answered_here`: as in `Looping`. `summaries`: of the requests that
+    could be understood."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
@@ -82,7 +82,7 @@ class Grafting:
         self.looping = looping
         self.is_recording = False
         self.recorded = FlowState[RecordedBodies]("recorded")
-        self.answered_here = FlowState[bool]("answered_here")
+        self.answered_here = looping.answered_here
         self.summaries = FlowState[Summary]("summary")
         self._requests = FlowState[_GraftedRequest]("grafted_request")
         self._noted = FlowState[Exchange]("noted")
@@ -164,7 +164,6 @@ class Grafting:
             exchange = outcome.exchange or outcome.noted
             if exchange is not None and self.looping.needs_loop(exchange):
                 del self._requests[flow]
-                self.answered_here[flow] = True
                 self.looping.divert(flow, exchange, body, outcome.body)
                 return
             if outcome.noted is not None:

@@ -29,13 +29,15 @@ class _Diverted:
 
 
 class Looping:
-    """Receives requests from the grafting whose calls the proxy may run."""
+    """Receives requests from the grafting whose calls the proxy may run. `answered_here`: flows that the proxy answers
+    itself, by a reply or by a loop, whose requests to the model are separate flows."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.lifecycle = lifecycle
         self.routing = routing
         self.shadow_flows = shadow_flows
         self.pool = pool
+        self.answered_here = FlowState[bool]("answered_here")
         self._answers = FlowState[LoopAnswer]("loop_answer")
 
     def needs_loop(self, exchange: Exchange) -> bool:
@@ -62,14 +64,22 @@ class Looping:
         set_body(flow.request, grafted)
         diverted[flow] = _Diverted(exchange, client, grafted)
         choose_destination[flow] = self._begin
+        self.answered_here[flow] = True
 
     def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
         """The loop of a diverted flow, or the request to send upstream if its body is no longer a valid request."""
+        answering = self._begun_loop(flow)
+        if answering is not None:
+            return answering
+        self.answered_here.pop(flow)
+        return self.routing.redirected_request(flow)
+
+    def _begun_loop(self, flow: http.HTTPFlow) -> LoopAnswer | None:
         runtime = self.lifecycle.runtime
         start: _Diverted | None = diverted.pop(flow)
         body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
         if start is None or runtime is None or body is None:
-            return self.routing.redirected_request(flow)
+            return None
         exchange, address = start.exchange, _address(flow.request)
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, start.client)
@@ -82,7 +92,7 @@ class Looping:
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:
             runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
-            return self.routing.redirected_request(flow)
+            return None
         # the requests to the model are separate flows; this one shows the client's body, unless an addon changed it
         if not is_changed:
             set_body(flow.request, start.client)

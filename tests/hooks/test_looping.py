@@ -165,6 +165,10 @@ async def test_a_body_that_is_no_request_any_more_is_sent_as_it_is(looping: Hook
     assert looping.destination(flow) is None
     assert not runners(looping)
     assert flow.request.content == b"no JSON"
+    looping.set(max_answer="2000")
+    answer = response(b"x" * 3000)
+    del answer.headers["content-length"]
+    assert b"graft_max_answer" in await looping.answer(flow, answer), "it is the model's, and not a loop's"
 
 
 @pytest.mark.parametrize("hook", ["responseheaders", "error"])
