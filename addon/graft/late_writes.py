@@ -46,6 +46,11 @@ class LateWrites:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def has_server(self) -> bool:
+        """Whether the store has a server: it can lose what it has taken, and other processes use it too."""
+        return self._store.traffic is not None
+
     def add(self, key: str, write: Write) -> None:
         self._waiting.setdefault(key, write)
         if self._retries is None or self._retries.done():
@@ -55,8 +60,8 @@ class LateWrites:
     def remember(self, key: str, write: Write, size: int = 0) -> None:
         """Remember a write for `repeat`. The store has just made it, or its server does not know the call; making it
         twice does no harm. `size`: bytes that it holds, at most `MOST_BYTES`. Replaces an earlier one with this key."""
-        if self._store.traffic is None:
-            return  # only a server can lose what it has taken
+        if not self.has_server:
+            return
         self.forget(key)
         now = self._clock()
         self._remembered[key] = _Remembered(write, size, now)

@@ -136,10 +136,10 @@ async def _save_unless_continued(grafter: Grafter, exchange: Exchange, save: Sav
         await _save(grafter, save)
 
 
-async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: float = 0.0) -> None:
+async def note_broken(grafter: Grafter, machine: AnswerMachine, *, waits: bool = False) -> None:
     """Note that an answer has ended and the client does not have all of it: the parts that it may have kept, and the
-    turn for a retry. If the store fails, this is noted later; the caller waits up to `patience` seconds for that, so
-    that no retry comes before it. Never raises."""
+    turn for a retry. If the store fails, this is noted later. With `waits`, the caller then waits up to PATIENCE
+    seconds, so that no retry comes before the note. Never raises."""
     session, late_writes = machine.exchange.config.session, grafter.owners.late_writes
     await note_beginnings(grafter, machine)
     try:
@@ -152,8 +152,9 @@ async def note_broken(grafter: Grafter, machine: AnswerMachine, *, patience: flo
         logger.warning("an answer that broke off is left to a retry later: %s", error)
     except Exception as error:
         grafter.failed(error, "an answer that broke off could not be left to a retry")
-    if patience and late_writes:
-        await late_writes.wait(patience)
+    # without a server, only this process can get the retry, and it makes the late writes first
+    if waits and late_writes and late_writes.has_server:
+        await late_writes.wait(PATIENCE)
 
 
 async def _mark(grafter: Grafter, what: str, turn_id: str, write: Write) -> None:

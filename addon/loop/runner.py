@@ -28,7 +28,6 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.machine_protocol import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
 from addon.graft.machine_shell import (
-    PATIENCE,
     note_beginnings,
     note_broken,
     note_delivered,
@@ -135,9 +134,9 @@ class Runner:
             await self._close()
             await self.executors.wait_cancelled(self._cancelled_calls)
 
-    async def _close(self, *, patience: float = 0.0) -> None:
-        """Record how the loop ended. Waits only for the store, because the client may already be retrying; if the store
-        fails, for up to `patience` seconds. Idempotent."""
+    async def _close(self, *, waits: bool = False) -> None:
+        """Record how the loop ended. Waits only for the store, because the client may already be retrying; `waits`: as
+        in `note_broken`. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -150,7 +149,7 @@ class Runner:
             own = [call_id for call_id in self._calls if call_id not in self.step.external]  # others answer the rest
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, own)
             # a retry finds the calls in their final state
-            await note_broken(self.grafter, self.machine, patience=patience)
+            await note_broken(self.grafter, self.machine, waits=waits)
 
     async def _begin(self) -> Iterable[Effect]:
         """Start the loop, or continue a broken-off answer to the same request."""
@@ -215,8 +214,7 @@ class Runner:
                 case End(outcome):
                     self._end(outcome)
                     if not self._ended:
-                        # without a server, only this process can get the retry, and it makes the late writes first
-                        await self._close(patience=PATIENCE if self.grafter.store.traffic is not None else 0.0)
+                        await self._close(waits=True)
                 case _:
                     if (instead := await self._record(effect)) is not None:
                         async for out in self._perform(instead):
