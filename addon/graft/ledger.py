@@ -15,7 +15,6 @@ When a turn of the history is replaced:
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import xxhash
@@ -31,8 +30,6 @@ from addon.metrics import Metrics
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.budget import Budget, Share
 from store.models import LedgerChanges
-
-_NONE: Mapping[int, str] = MappingProxyType({})
 
 Missed = Callable[[HistoryTurn, Miss], None]
 """Called with each turn that was not found, although the session has entries with its words."""
@@ -58,9 +55,9 @@ async def hits_of(
     body: bytes,
     history: History,
     placeholder: Placeholder,
-    missed: Missed = lambda turn, miss: None,
-    turn_ids: Mapping[int, str] = _NONE,
-    true_turns: TrueTurns | None = None,
+    missed: Missed,
+    turn_ids: Mapping[int, str],
+    true_turns: TrueTurns,
 ) -> Hits:
     """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the turn ids that the
     keeper of the history knows. `true_turns`: a cache by id. Raises StoreUnavailable."""
@@ -69,8 +66,7 @@ async def hits_of(
     history.identify(body)
     hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
-        by_id = true_turns or TrueTurns(store, Budget())
-        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, by_id, revision)
+        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, true_turns, revision)
         await search.run(wanted)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():
@@ -122,20 +118,20 @@ def _remembered(
     return hits, wanted, on
 
 
-def remembered_size(history: History) -> int:
+def _remembered_size(history: History) -> int:
     """The approximate memory use, in bytes, of a history's cached true turns and rewritten beginning."""
     memo: Memo | None = history.memo
     size = sum(true.size for here in memo.hits.values() for true in here) if memo is not None else 0
     return size + (history.beginning.size if history.beginning is not None else 0)
 
 
-def has_true_turns(history: History) -> bool:
+def _has_true_turns(history: History) -> bool:
     """Whether the ledger has true turns for this history."""
     memo: Memo | None = history.memo
     return memo is not None and bool(memo.hits)
 
 
-def forget(history: History) -> None:
+def _drop(history: History) -> None:
     """Drop the cached true turns and the rewritten beginning."""
     history.beginning = None
     if history.memo is not None and history.memo.hits:
@@ -218,8 +214,8 @@ class Prefixes:
 
     def __init__(self, budget: Budget) -> None:
         self._prefixes: Share[int, Key] = budget.share("prefixes", 5 / 48, self._unlink)
-        self._rewritten: Share[int, History] = budget.share("rewritten", 3 / 8, lambda number, history: forget(history))
-        self._restored: Share[int, History] = budget.share("restored", 3 / 16, lambda number, history: forget(history))
+        self._rewritten: Share[int, History] = budget.share("rewritten", 3 / 8, lambda number, history: _drop(history))
+        self._restored: Share[int, History] = budget.share("restored", 3 / 16, lambda number, history: _drop(history))
         self._by_head: dict[Key, dict[int, Prefix]] = {}  # least recently used first
         self._next = 0
 
@@ -254,10 +250,10 @@ class Prefixes:
         self._by_head.setdefault(key, {})[number] = prefix
         if not self._prefixes.put(number, key, prefix.size):
             self._unlink(number, key)
-        elif size := remembered_size(prefix.history):
-            share = self._restored if has_true_turns(prefix.history) else self._rewritten
+        elif size := _remembered_size(prefix.history):
+            share = self._restored if _has_true_turns(prefix.history) else self._rewritten
             if not share.put(number, prefix.history, size):
-                forget(prefix.history)
+                _drop(prefix.history)
 
     def clear(self) -> None:
         self._rewritten.drop_all()

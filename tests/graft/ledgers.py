@@ -11,8 +11,9 @@ from addon.core.history.turns import chain_key, windows
 from addon.core.history.visible import visible_digest
 from addon.graft import ledger
 from addon.graft.ledger_evidence import Miss
-from addon.graft.ledger_search import Hits
+from addon.graft.ledger_search import Hits, TrueTurns
 from store.base import Store
+from store.budget import Budget
 from store.models import Call, Slot, Step, Turn
 from tests.contents import call, model, user
 
@@ -95,26 +96,24 @@ def read(contents: Sequence[Document]) -> Request:
     return parse(encode({"contents": list(contents)}))
 
 
-async def hits_of(store: Store, request: Request, session: str = "default", **root: str) -> Hits:
-    keys = keys_of(store, **root)
-    revision = store.revision(session)
-    return await ledger.hits_of(store, session, revision, keys, request.body, request.history, PLACEHOLDER)
+async def hits_of(
+    store: Store,
+    request: Request,
+    session: str = "default",
+    *,
+    missed: ledger.Missed = lambda turn, miss: None,
+    cache: TrueTurns | None = None,
+    **root: str,
+) -> Hits:
+    keys, revision, cache = keys_of(store, **root), store.revision(session), cache or TrueTurns(store, Budget())
+    body, history = request.body, request.history
+    return await ledger.hits_of(store, session, revision, keys, body, history, PLACEHOLDER, missed, {}, cache)
 
 
 async def missed(store: Store, contents: Sequence[Document], **root: str) -> dict[str, Miss]:
     """The reason for each missed turn, by its text."""
-    request, misses = read(contents), dict[str, Miss]()
-    keys = keys_of(store, **root)
-    await ledger.hits_of(
-        store,
-        "default",
-        store.revision("default"),
-        keys,
-        request.body,
-        request.history,
-        PLACEHOLDER,
-        lambda turn, miss: misses.update({turn.text: miss}),
-    )
+    misses: dict[str, Miss] = {}
+    await hits_of(store, read(contents), missed=lambda turn, miss: misses.update({turn.text: miss}), **root)
     return misses
 
 

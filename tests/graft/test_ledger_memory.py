@@ -7,7 +7,6 @@ import pytest
 from addon.core.framing.documents import encode
 from addon.core.history.request import parse
 from addon.core.history.steps import TrueTurn
-from addon.graft import ledger
 from addon.graft.ledger import SMALLEST, Prefixes
 from addon.graft.ledger_search import TrueTurns
 from store.base import Store
@@ -27,7 +26,6 @@ from tests.graft.ledgers import (
     found,
     hits_of,
     kept,
-    keys_of,
     plain,
     read,
     turn_id,
@@ -141,10 +139,7 @@ async def test_a_turn_is_known_by_its_id_in_other_histories_too_until_a_write_co
 
     async def found_after(text: str, session: str = "default") -> list[TrueTurn]:
         asked.clear()
-        request, keys, revision = read([user(text), visible_turn, C]), keys_of(store), store.revision(session)
-        hits = await ledger.hits_of(
-            store, session, revision, keys, request.body, request.history, PLACEHOLDER, true_turns=known
-        )
+        hits = await hits_of(store, read([user(text), visible_turn, C]), session, cache=known)
         return list(hits.get(1, ()))
 
     (first,) = await found_after("one chat")
