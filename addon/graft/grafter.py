@@ -1,6 +1,7 @@
 """Rewrites a request: reads it, replaces its tools, rewrites its history, and waits for missing results.
 
-One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results."""
+One `Grafter` serves the whole proxy. It suspends only in the store and while it waits for results.
+"""
 
 import asyncio
 import functools

@@ -1,7 +1,8 @@
 """Decides whether a turn of a history is an entry of the ledger, and makes the true turn of an entry.
 
 Pure: histories and records in, verdicts out. A match needs proof, and if several entries fit, all must mean the same.
-`docs/architecture.md` gives the rules."""
+`docs/architecture.md` gives the rules.
+"""
 
 import enum
 from collections.abc import Collection, Mapping, Sequence

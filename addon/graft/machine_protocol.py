@@ -2,7 +2,8 @@
 
 An event is a call of the machine's method with that name. The machine raises `ImpossibleEvent` for an event or a
 transition that is not in the table. It returns effects: what the shell must store and send to the client, in order. If
-the store fails, the shell gets other effects from the machine and performs them instead of the rest."""
+the store fails, the shell gets other effects from the machine and performs them instead of the rest.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum

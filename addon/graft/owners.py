@@ -1,6 +1,7 @@
 """Who owns and begins a call, decided when the call is stored; and how a request waits for the calls of its last step.
 
-`addon.loop.executors` knows what can run a call, and implements `Owners`."""
+`addon.loop.executors` knows what can run a call, and implements `Owners`.
+"""
 
 import asyncio
 import functools
@@ -17,6 +18,12 @@ from addon.graft.ledger_search import Hits
 from addon.graft.session_config import SessionConfig
 from store.base import Store, UnknownCall
 from store.models import Call, Owner, Status
+
+
+_LONG = 3600.0  # seconds of one wait if no deadline is set
+
+Hangup = Callable[[], Awaitable[object]]
+"""Returns when the client has hung up."""
 
 
 class InitialState(NamedTuple):
@@ -125,9 +132,6 @@ class ByHand:
         return _Nothing()
 
 
-_LONG = 3600.0  # seconds of one wait if no deadline is set
-
-
 async def open_calls(store: Store, session: str, call_ids: Collection[str]) -> list[Call]:
     """The calls without an answer."""
     found: list[Call] = []
@@ -186,10 +190,6 @@ async def _change(store: Store, call: Call, timeout: float | None) -> bool:
         return await store.wait_call(call, seconds) is not None or timeout is None
     except UnknownCall:
         return True
-
-
-Hangup = Callable[[], Awaitable[object]]
-"""Returns when the client has hung up."""
 
 
 @dataclass(frozen=True, slots=True)

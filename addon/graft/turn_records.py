@@ -1,6 +1,7 @@
 """Builds the records of an answer for the store: its turns, its calls, and the keys that find a turn.
 
-The functions build single records. `Journal` keeps track of what one answer has stored so far."""
+The functions build single records. `Journal` keeps track of what one answer has stored so far.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol

@@ -1,7 +1,8 @@
 """Reads one upstream answer: cuts it into documents and takes the calls out of them.
 
 Most answers hold no call and are never parsed. Bytes that pass unread are kept, and read if a call follows. The turns
-of an answer that passes are read for their notes in batches, and only down to the parts of their candidates."""
+of an answer that passes are read for their notes in batches, and only down to the parts of their candidates.
+"""
 
 import re
 import sys
