@@ -19,7 +19,6 @@ from addon.graft.session_config import SessionConfig
 from store.base import Store, UnknownCall
 from store.models import Call, Owner, Status
 
-
 _LONG = 3600.0  # seconds of one wait if no deadline is set
 
 Hangup = Callable[[], Awaitable[object]]
