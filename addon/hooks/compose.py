@@ -15,7 +15,7 @@ from addon.hooks.log_lines import LogLines, RequestLines
 from addon.hooks.looping import Looping
 from addon.hooks.messages import answer, refusal
 from addon.hooks.mitmproxy_console import ConsoleCommands, add_view, commands_of
-from addon.hooks.record import Recording
+from addon.hooks.recording_writer import Recording
 from addon.hooks.reloading import Reloading
 from addon.hooks.routing import Routing
 from addon.hooks.secrets import Masking
