@@ -71,7 +71,7 @@ async def _replay(
     from addon.cli.documents import read_json
     from addon.core.tools.tool_forms import normalise
     from addon.graft.replay import replay
-    from addon.hooks.recordings import recorded_requests
+    from addon.hooks.recording_reader import recorded_requests
     from addon.options import parse_options
     from addon.settings import Settings
     from addon.urls import redacted

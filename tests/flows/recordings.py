@@ -6,7 +6,7 @@ from typing import Any
 from mitmproxy import http, io
 
 from addon.core.history.placeholder import TURN_ID
-from addon.hooks.recordings import client_request
+from addon.hooks.recording_reader import client_request
 from tests.e2e.proxies import weather
 
 FOLDER = Path(__file__).parent

@@ -21,7 +21,7 @@ from wsproto.frame_protocol import Opcode
 from addon.graft.replay import replay
 from addon.hooks.live import _Bounds, _Injected, _relay
 from addon.hooks.mitmproxy_patches import relay_through
-from addon.hooks.recordings import recorded_requests
+from addon.hooks.recording_reader import recorded_requests
 from addon.loop.live import LiveSession
 from addon.settings import Settings
 from store.base import StoreUnavailable

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mitmproxy import http
 
-from addon.hooks.recordings import client_request, flows_of
+from addon.hooks.recording_reader import client_request, flows_of
 from tests.hooks.harness import Hooks, request, response
 
 Make = Callable[..., Hooks]

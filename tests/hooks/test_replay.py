@@ -10,7 +10,7 @@ import pytest
 from mitmproxy import io
 
 from addon.graft.replay import ReplayedRequest, replay
-from addon.hooks.recordings import recorded_requests
+from addon.hooks.recording_reader import recorded_requests
 from addon.settings import Settings
 from store.backends.memory import MemoryStore
 from store.models import Toolset
