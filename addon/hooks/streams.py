@@ -105,11 +105,7 @@ def comes_whole(flow: http.HTTPFlow, settings: Settings) -> bool:
     if settings.stream == "off":
         return True
     addon = ctx.master.addons.get("modifybody")
-    return addon is not None and any(_may_match(rule.matches, flow) for rule in addon.replacements)
-
-
-def _may_match(rule: Any, flow: http.HTTPFlow) -> bool:
-    return True in _outcomes(rule, flow)
+    return addon is not None and any(True in _outcomes(rule.matches, flow) for rule in addon.replacements)
 
 
 def _outcomes(rule: Any, flow: http.HTTPFlow) -> set[bool]:
