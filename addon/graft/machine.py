@@ -39,7 +39,7 @@ from addon.graft.machine_protocol import (
 )
 from addon.graft.owners import Owners
 from addon.graft.rounds import Resumption, Rounds
-from addon.graft.turn_records import Journal, TurnIds
+from addon.graft.turn_records import Journal
 from addon.graft.upstream_answer import FINISH, Item, Reading, holds, holds_hidden_call, markers_of
 from addon.settings import Settings
 from addon.surfaces.base import Framing
@@ -78,13 +78,10 @@ class AnswerMachine:
         self._joined = rounds.joined
         self._writer = ResponseWriter(self._wire, rounds.joined, is_loop=rounds.is_loop)
         self._journal = Journal(exchange, clock, rounds.initial_state, rounds.joined)
-        self._turn_ids = TurnIds()
         self._markers = markers_of(exchange, loops=rounds.runs_calls)
         self._beginnings_noted = False
         # The incomplete answer that the current round continues:
         self._unfinished = exchange.resumes.answer if exchange.resumes is not None else None
-        if self._unfinished is not None and 0 in self._unfinished.candidates:
-            self._turn_ids.resume(self._unfinished.candidates[0].turn_id)
         self.reading = self._read("")
 
     def _take(self, event: Event) -> None:
@@ -111,7 +108,6 @@ class AnswerMachine:
         rounds.resumption = resumption
         if len(resumption.steps) > len(journal.steps):
             self._unfinished = None  # it is complete
-        self._turn_ids.resume(resumption.turn_id)
         calls = journal.resume(resumption)
         if not rounds.is_loop:
             return []
@@ -234,7 +230,7 @@ class AnswerMachine:
             is_plain=self._joined.rounds == 1 and self._wire.native,
             markers=self._markers,
             rounds=rounds,
-            new_turn_id=self._turn_ids,
+            new_turn_id=self._journal.turn_id,
             before=before.resumed(by_client=not self._is_later_round) if before is not None else None,
             limits=Limits(self._calls_left(), self._settings.max_args),
             max_event=self._settings.max_event,

@@ -386,6 +386,7 @@ class Rounds:
         """An answer whose rest the client may request, once or several times."""
         resumed = answer.resumed()
         resumed.proxy_answers, resumed.proxy_resumes = _never, _never
+        resumed.new_turn_id = resumed.call_id = _unset  # they refer to the whole exchange
         if self._loop is None:
             return Paused(resumed)
         return Paused(resumed, self._loop.added, self._loop.mode, self.number, tuple(steps), tuple(visible))
@@ -455,6 +456,10 @@ def _token_in(request: Request) -> str | None:
 
 def _never(of: object) -> bool:
     return False
+
+
+def _unset(*_: object) -> str:
+    raise AssertionError("the answer that continues a paused one makes its own ids")
 
 
 def _candidate_count(request: Request) -> float:

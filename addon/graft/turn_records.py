@@ -163,22 +163,6 @@ def _turns(exchange: Exchange) -> Sequence[HistoryTurn]:
     return request.history.turns
 
 
-class TurnIds:
-    """The ids of one answer's turns. The first candidates of all rounds share one; further candidates get others."""
-
-    def __init__(self) -> None:
-        self._first = ""
-
-    def resume(self, turn_id: str) -> None:
-        self._first = turn_id
-
-    def __call__(self, index: int) -> str:
-        if index:
-            return new_turn_id()
-        self._first = self._first or new_turn_id()
-        return self._first
-
-
 class Journal:
     """`steps` and `visible`: the result of the rounds before the current one. `current_visible`: the visible parts that
     answer the client's current request. `clock` gives the store's time. `initial_state` decides a call's state when it
@@ -214,6 +198,9 @@ class Journal:
         self._past: list[Candidate] = []
         """The candidates of the finished rounds."""
         self._resumed: list[Document] = [*self.visible]
+        self._first_id = ""  # of the first candidates' turn
+        if before is not None and 0 in before.answer.candidates:
+            self._first_id = before.answer.candidates[0].turn_id
         self._turn_id = ""  # of the client's turn, once one of its rounds is complete
         self._taken_over = ""  # the id of the broken-off turn that this answer continues
 
@@ -224,8 +211,7 @@ class Journal:
 
     def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, InitialState]]:
         """Continue the turn of a broken-off answer. Returns its calls."""
-        self._turn_id = resumption.turn_id
-        self._taken_over = resumption.turn_id
+        self._first_id = self._turn_id = self._taken_over = resumption.turn_id
         self.steps, self.visible = list(resumption.steps), list(resumption.visible)
         self._resumed = list(resumption.visible)
         self.current_visible = list(resumption.visible)
@@ -235,6 +221,13 @@ class Journal:
             self._initial_states[call.call_id] = initial_state
             calls.append((call, initial_state))
         return calls
+
+    def turn_id(self, index: int) -> str:
+        """The id for the turn of a new candidate. The first candidates of all rounds share one."""
+        if index:
+            return new_turn_id()
+        self._first_id = self._first_id or new_turn_id()
+        return self._first_id
 
     def progress(self, unsaved: Sequence[CapturedCall] = ()) -> Save:
         """Record that all rounds so far are complete, for a retry to continue after them. `unsaved`: their unstored
