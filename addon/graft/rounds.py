@@ -298,7 +298,7 @@ class Rounds:
             self._pieces += 1
             return Next.ANSWERED.value if token is None else self._request_with(token)
         calls = tuple(call for one in candidates for call in one.captured)
-        wrong = has_wrong_calls(state) and self.runs_calls
+        wrong = _has_wrong_calls(state) and self.runs_calls
         match loop.after(len(calls), runnable=state.answered_by_proxy, wrong=wrong):
             case Next.SEND:
                 return self._next_round()
@@ -395,7 +395,7 @@ class Rounds:
         """Whether the proxy answers the step itself, and the client's turn continues."""
         if not self.runs_calls or self._loop is None or self._loop.mode == "NONE":
             return False
-        if has_wrong_calls(state):
+        if _has_wrong_calls(state):
             return not self._loop.had_wrong_calls
         return (
             bool(state.captured)
@@ -433,18 +433,18 @@ class Rounds:
             self._repeated.add(repeats)
         return initial_state._replace(repeats=repeats, approval=False)
 
-    def stored_id(self, name: str, args: Document) -> str | None:
-        """The id of the identical call that is answered by hand; None: store a new record."""
-        if self.resumption is None or not self.has_one_candidate:
-            return None
-        earlier = self.resumption.identical(name, args, self._repeated)
-        if earlier is None or earlier.owner != "hand":
-            return None
-        self._repeated.add(earlier.call_id)
-        return earlier.call_id
+    def call_id(self, name: str, args: Document) -> str:
+        """The id for a new call: that of the identical call that is answered by hand, if any, so that no second record
+        of it is stored."""
+        if self.resumption is not None and self.has_one_candidate:
+            earlier = self.resumption.identical(name, args, self._repeated)
+            if earlier is not None and earlier.owner == "hand":
+                self._repeated.add(earlier.call_id)
+                return earlier.call_id
+        return new_call_id()
 
 
-def has_wrong_calls(state: Candidate) -> bool:
+def _has_wrong_calls(state: Candidate) -> bool:
     return isinstance(state.finish, str) and state.finish in WRONG_CALLS and not state.slots
 
 

@@ -7,7 +7,6 @@ of an answer that passes are read for their notes in batches, and only down to t
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,7 +29,7 @@ from addon.core.framing.streams import ArrayDecoder, ArrayItem, SseDecoder, SseE
 from addon.core.history.calls import called_names
 from addon.core.history.visible import prefix_digests, visible_form
 from addon.core.toolloop import WRONG_CALLS
-from addon.graft.exchange import Exchange, new_call_id
+from addon.graft.exchange import Exchange
 from addon.graft.machine_protocol import Note
 from addon.graft.rounds import Rounds
 from addon.graft.turn_records import note_of
@@ -285,7 +284,7 @@ class Reading:
         self._limits = limits
         if before is not None:
             before.proxy_answers, before.proxy_resumes = rounds.is_answered_here, rounds.continues
-            before.new_turn_id, before.call_id = new_turn_id, partial(_call_id, rounds)
+            before.new_turn_id, before.call_id = new_turn_id, rounds.call_id
         self._unread: list[bytes] = []
         self._note_reader = NoteReader(exchange) if self.is_plain and exchange.notes else None
         self._finished = self._note_reader is None
@@ -418,7 +417,7 @@ class Reading:
             passthrough=exchange.config.delivery == "passthrough",
             hides_server_tools=exchange.plan.hides_server_tools,
             new_turn_id=self._new_turn_id,
-            call_id=partial(_call_id, rounds),
+            call_id=rounds.call_id,
             limits=self._limits,
             proxy_answers=rounds.is_answered_here,
             proxy_resumes=rounds.continues,
@@ -444,10 +443,6 @@ class Reading:
                 continue
             if response is not None:
                 yield response
-
-
-def _call_id(rounds: Rounds, name: str, args: Document) -> str:
-    return rounds.stored_id(name, args) or new_call_id()
 
 
 def _is_json(data: bytes) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode
-from addon.graft import turn_records, upstream_answer
+from addon.graft import rounds, turn_records
 from addon.graft.exchange import Exchange, Forward, Outcome
 from addon.graft.grafter import Grafter, never
 from addon.graft.machine_shell import Capture
@@ -187,4 +187,4 @@ def counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn and call ids that are the same in every run."""
     turns, calls = itertools.count(1), itertools.count(1)
     monkeypatch.setattr(turn_records, "new_turn_id", lambda: f"turn_{next(turns):016x}")
-    monkeypatch.setattr(upstream_answer, "new_call_id", lambda: f"call_{next(calls)}")
+    monkeypatch.setattr(rounds, "new_call_id", lambda: f"call_{next(calls)}")

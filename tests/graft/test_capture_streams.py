@@ -9,7 +9,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.core.framing.streams import ArrayDecoder
-from addon.graft import turn_records, upstream_answer
+from addon.graft import rounds, turn_records
 from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url
 from tests.contents import call, model, user
@@ -250,7 +250,7 @@ async def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     async def run(to: Target, policy: dict[str, Any], chunks: list[bytes]) -> tuple[bytes, Any]:
         turns, calls = itertools.count(1), itertools.count(1)
         monkeypatch.setattr(turn_records, "new_turn_id", lambda: f"turn_{next(turns):016x}")
-        monkeypatch.setattr(upstream_answer, "new_call_id", lambda: f"call_{next(calls)}")
+        monkeypatch.setattr(rounds, "new_call_id", lambda: f"call_{next(calls)}")
         await store.delete_session("default")
         await graft.tools(WEATHER, SEARCH, **policy)
         capture = Stream(graft.grafter, await graft.exchange(ASKED | {"tools": [OWN]}, to), kind(to))

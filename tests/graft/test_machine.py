@@ -11,7 +11,7 @@ from addon.core.answer import CapturedCall
 from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.request import Request
-from addon.graft import turn_records, upstream_answer
+from addon.graft import rounds, turn_records
 from addon.graft.exchange import Exchange
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.machine_protocol import Begin, Effect, End, Note, Refuse, Save, Send, Show, Start, Wait
@@ -165,7 +165,7 @@ async def test_a_loop_is_the_same_whole_byte_by_byte_and_cut_anywhere(
     def run(cut: Callable[[bytes], Iterable[bytes]]) -> Any:
         turns, calls = itertools.count(1), itertools.count(1)
         monkeypatch.setattr(turn_records, "new_turn_id", lambda: f"turn_{next(turns):016x}")
-        monkeypatch.setattr(upstream_answer, "new_call_id", lambda: f"call_{next(calls)}")
+        monkeypatch.setattr(rounds, "new_call_id", lambda: f"call_{next(calls)}")
         driven = Driven(exchange, cut)
         exchange.wire.events_sent = 0
         driven.feed(STEP if form != "json" else [answer("Wait. ", call(args={"city": "Oslo"}, id="x"))])
