@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 
-from mitmproxy import flowfilter, http
+from mitmproxy import http
 
 from addon.core.framing import replies
 from addon.core.framing.streams import BadEncoding, Decompress, decompressor
@@ -139,7 +139,7 @@ class Grafting:
                 self._pass_unchanged(flow, grafted)
 
     async def _graft(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
-        if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
+        if self.lifecycle.filters_out(flow):
             self._pass_unchanged(flow, grafted)
             return
         incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)

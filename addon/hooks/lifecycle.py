@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from mitmproxy import ctx, exceptions, flowfilter
+from mitmproxy import ctx, exceptions, flowfilter, http
 from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
@@ -137,6 +137,10 @@ class Lifecycle:
     def settings(self) -> Settings:
         """The current settings, or the defaults before the start."""
         return self.runtime.settings if self.runtime is not None else _UNSET
+
+    def filters_out(self, flow: http.HTTPFlow) -> bool:
+        """Whether `graft_filter` excludes a flow."""
+        return self.filter is not None and not flowfilter.match(self.filter, flow)
 
     async def running(self) -> None:
         if self.runtime is None:

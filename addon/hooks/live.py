@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mitmproxy import ctx, flowfilter, http
+from mitmproxy import ctx, http
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layers.websocket import (
     Fragmentizer,
@@ -187,7 +187,7 @@ class LiveHooks:
         return self._begin(flow, route, runtime)
 
     async def _begin(self, flow: http.HTTPFlow, route: Route, runtime: Runtime) -> None:
-        if self.lifecycle.filter is not None and not flowfilter.match(self.lifecycle.filter, flow):
+        if self.lifecycle.filters_out(flow):
             return
         await runtime.ready.wait()
         runtime.grafter.metrics.count_request(route.target.surface, route.target.operation)
