@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from store.traffic import BOUNDS, BreakerState, Traffic
+from store.base import BOUNDS, BreakerState, Traffic
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 

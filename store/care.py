@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
-from store.backends import _sqlite_schema as schema
+from store.backends import _sqlite_file as schema
 from store.base import StoreError
 from store.models import CachedTools, Call, Record, Response, Session, Turn
 

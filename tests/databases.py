@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.backends import _sqlite_file, _sqlite_schema
+from store.backends import _sqlite_file
 from store.backends.sqlite import SqliteStore
 from store.base import Store
 
@@ -16,7 +16,7 @@ from store.base import Store
 def _empty() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "graft.db")
-        _sqlite_file.create(path, _sqlite_schema.VERSION).close()
+        _sqlite_file.create(path, _sqlite_file.VERSION).close()
         return path.read_bytes()
 
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from addon.metrics import Metrics
-from store.traffic import Traffic
+from store.base import Traffic
 
 
 def test_the_page_shows_all_counts() -> None:

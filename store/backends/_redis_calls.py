@@ -4,14 +4,12 @@ import heapq
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 
-from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._redis_base import RedisBase, body_of
+from store.backends._redis_base import RedisBase, Transaction, body_of, transact
 from store.backends._redis_client import Command
-from store.backends._redis_transaction import Transaction, transact
 from store.backends._shared import Change
 from store.base import AlreadyAnswered, UnknownCall
 from store.models import Call, Page, Session, Status
@@ -54,7 +52,7 @@ def put_call(tx: Transaction, before: Call | None, call: Call, *, offset: int = 
     `quietly`: without an event."""
     name, record = call.call_id, call.model_dump_json()
     tx.put("call", name, body_of(record))
-    if (text := media.parts_text(call)) is not None:  # not compressed: images already are
+    if (text := records.parts_text(call)) is not None:  # not compressed: images already are
         tx.do("HSET", "parts", name, text)
     if before is None:
         tx.do("PLACE", "calls", offset, name)
@@ -94,7 +92,7 @@ class RedisCalls(RedisBase):
     async def _with_parts(self, calls: Sequence[Call]) -> list[Call]:
         """The calls with the parts of their results."""
         return [
-            media.with_parts(call, (await self._fields(call.session, "parts", [call.call_id]))[0])
+            records.with_parts(call, (await self._fields(call.session, "parts", [call.call_id]))[0])
             if call.media
             else call
             for call in calls

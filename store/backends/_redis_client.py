@@ -39,8 +39,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from store.base import OutcomeUnknown, StoreUnavailable
-from store.traffic import Failure, Traffic
+from store.base import Failure, OutcomeUnknown, StoreUnavailable, Traffic
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,9 @@ from typing import NamedTuple
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._redis_base import body_of
+from store.backends._redis_base import NEAR, Stale, Transaction, body_of, transact
 from store.backends._redis_calls import RedisCalls, put_call, scored
 from store.backends._redis_client import Script
-from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
 from store.base import MATCHES, OutcomeUnknown, TakeOverUnknown
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
 

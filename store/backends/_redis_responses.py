@@ -9,10 +9,9 @@ import pydantic_core
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
-from store.backends._redis_base import body_of
+from store.backends._redis_base import Transaction, body_of, transact
 from store.backends._redis_client import Command, Script
 from store.backends._redis_ledger import MayTake, RedisLedger
-from store.backends._redis_transaction import Transaction, transact
 from store.base import ConversationMoved, UnknownResponse
 from store.models import Document, GivenCall, Response, UndeliveredAnswer
 

@@ -1,20 +1,28 @@
-"""Methods that all backends have in common: those that change one call by a rule, or replace a part of a session."""
+"""Methods that all backends have in common: waiting, and changes of one session, call or turn by a rule."""
 
 import abc
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._clocks import Now
-from store.backends._waits import Waits
-from store.models import Call, Document, Policy, Session, Status, Toolset, Turn
+from store.backends._notifier import Notifier
+from store.base import Store
+from store.models import Call, Document, Event, Policy, Session, Status, Toolset, Turn
 
 type Change = Callable[[Call, Now, Callable[[], set[str]]], Call | None]
 """A function from a call, the times and a getter of the proxies with a lease to the changed call; None: unchanged."""
 
 
-class SharedMethods(Waits):
+class SharedMethods(Store):
+    notifier: Notifier
+
+    @abc.abstractmethod
+    async def _is_claimable(self, session: str, names: Collection[str]) -> bool:
+        """Whether a claim of these tools would return or settle a call."""
+
     @abc.abstractmethod
     async def _change(self, session: str, call_id: str, change: Change, *, quietly: bool = False) -> tuple[Call, bool]:
         """Change a call. Returns the current call, and whether it changed. `quietly`: without an event."""
@@ -26,6 +34,40 @@ class SharedMethods(Waits):
     @abc.abstractmethod
     async def _mark(self, session: str, turn_id: str, change: Callable[[Turn, float], Turn | None]) -> bool:
         """Replace a turn by the result of `change(turn, now)`. False: no such turn, or nothing changes."""
+
+    # --- waiting ----------------------------------------------------------------------------------------------
+
+    async def wait_call(self, call: Call, timeout: float) -> Call | None:
+        async def look() -> Call | None:
+            now = await self.call(call.session, call.call_id)
+            return now if now != call else None
+
+        return await self.notifier.wait([("call", call.call_id), ("session", call.session)], timeout, look)
+
+    async def wait_claimable(self, session: str, names: Collection[str], timeout: float) -> bool:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+
+        async def look() -> bool | None:
+            return True if await self._is_claimable(session, names) else None
+
+        keys = [("session", session), *(("claim", session, name) for name in names)]
+        while True:
+            remaining = max(deadline - clock(), 0.0)
+            lease = await self.next_lease(session, names) if remaining else None
+            part = remaining if lease is None else min(remaining, lease)
+            if await self.notifier.wait(keys, part, look):
+                return True
+            if part >= remaining or not self.notifier.is_open:
+                return False
+
+    async def follow(self, session: str | None, after: str | None, timeout: float, *, limit: int = 100) -> list[Event]:
+        async def look() -> list[Event] | None:
+            return await self.events(after=after, session=session, limit=limit) or None
+
+        return await self.notifier.wait([("events", session)], timeout, look) or []
+
+    # --- sessions, calls and turns ----------------------------------------------------------------------------
 
     async def put_policy(self, name: str, policy: Policy, *, if_version: int | None = None) -> Session:
         return await self._put_session(name, "session.updated", {"policy": policy}, if_version)

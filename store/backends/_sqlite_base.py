@@ -4,30 +4,114 @@ The other modules know the contents of the tables.
 """
 
 import abc
+import contextlib
 import itertools
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
 
 import filelock
 
 from store import disk
-from store.backends import _media as media
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
-from store.backends import _sqlite_schema as schema
+from store.backends import _sqlite_file as schema
 from store.backends import _states as states
 from store.backends._changes import Changes, Deletions
-from store.backends._clocks import Clocks
+from store.backends._clocks import ClockNote, Clocks, Now
+from store.backends._notifier import Notifier
 from store.backends._shared import SharedMethods
-from store.backends._sqlite_transaction import Transaction, note_time
-from store.backends._waits import Waiters
 from store.base import NotDurable, StoreBusy, StoreUnavailable
 from store.budget import Budget, Share
 from store.models import Call, Session
+
+
+class Transaction:
+    """An atomic write with its events. Wakes waiters after the commit.
+
+    Raises StoreUnavailable or StoreBusy for errors of SQLite. A `return` inside commits, an exception rolls back.
+    """
+
+    __slots__ = ("_ledger_writes", "_store", "calls", "changed", "db", "events", "now")
+
+    def __init__(self, store: "SqliteBase") -> None:
+        store._check_writable()
+        self._store = store
+        self.db = store._connection
+        self.now = store.clock()
+        self.events: list[tuple[int, str, str, str, float]] = []
+        self.calls: list[Call] = []  # the written calls
+        self.changed: list[str] = []  # sessions with deleted calls or changed tools
+        self._ledger_writes: list[tuple[str, Collection[str], Collection[bytes]]] = []
+
+    @property
+    def times(self) -> Now:
+        return Now(self.now, self._store._clocks.steady())
+
+    def record(self, session: str, kind: str, data: str) -> None:
+        """An event of this transaction; `data` is JSON."""
+        number = self._store._last_event + len(self.events) + 1
+        self.events.append((number, session, kind, data, self.now))
+
+    def touch(self, session: str, turn_ids: Collection[str], keys: Collection[bytes] = ()) -> None:
+        """Note that the transaction changes these turns and keys of the session's ledger."""
+        self._ledger_writes.append((session, turn_ids, keys))
+
+    def __enter__(self) -> Self:
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._store._fail(error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                self._store._fail(error)
+            return
+        try:
+            if self.events:
+                self.db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", self.events)
+            self.db.execute("COMMIT")
+        except sqlite3.Error as failure:
+            self._roll_back()
+            self._store._fail(failure)
+        for session, turn_ids, keys in self._ledger_writes:
+            self._store._note(session, turn_ids, keys)
+        self._store._after_commit(self)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back already
+            self.db.execute("ROLLBACK")
+
+
+def note_time(tx: Transaction, note: ClockNote) -> None:
+    tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (note.text(),))
+
+
+def note_lost_event(tx: Transaction, number: int) -> None:
+    """Store that the events up to this number are deleted."""
+    tx.db.execute("INSERT OR REPLACE INTO meta VALUES ('lost_event', ?)", (number,))
+
+
+def marks_for(values: Collection[str]) -> str:
+    return ",".join("?" * len(values))
+
+
+def batches[T](values: Collection[T]) -> Iterator[tuple[str, list[T]]]:
+    """Values for `IN (marks)`, in batches that SQLite allows. Each batch is padded with its last value to a power of
+    two, so that few different statements are prepared."""
+    for batch in itertools.batched(values, 4096, strict=False):
+        size = 1 << (len(batch) - 1).bit_length()
+        yield ",".join("?" * size), [*batch, *[batch[-1]] * (size - len(batch))]
+
 
 Rows = list[tuple[Any, ...]]
 
@@ -63,12 +147,12 @@ class SqliteBase(SharedMethods):
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
-        self.locked_since: float | None = None  # by another program: see `_patience`
+        self.locked_since: float | None = None  # by another program: see `sqlite`
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
         self._file_error = ""
         self._damage = ""
         self._last_event = self._lost_event = 0
-        self._waiters = Waiters()
+        self.notifier = Notifier(self._check_waiting)
 
     def remember_within(self, budget: Budget) -> None:
         records.remember_within(budget)
@@ -104,7 +188,7 @@ class SqliteBase(SharedMethods):
                     self._log = disk.File(os.open(log, os.O_RDONLY | os.O_CLOEXEC))
                     self._safe = self._db.total_changes
                 self._files = {file: files.identity(file) for file in (self.path, log)}
-            self._db.execute("PRAGMA busy_timeout = 0")  # methods wait without blocking: see `_patience`
+            self._db.execute("PRAGMA busy_timeout = 0")  # methods wait without blocking: see `sqlite`
         except (OSError, sqlite3.Error, ValueError, StoreUnavailable) as error:
             await self.close()
             cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
@@ -152,7 +236,7 @@ class SqliteBase(SharedMethods):
                 files.cut_leases(tx.db, self._clocks.steady() + LONGEST_LEASE)
 
     async def close(self) -> None:
-        self._waiters.close()
+        self.notifier.close()
         if self._db:
             if self._files:  # it was opened completely, for writing
                 files.end_history(self._db)
@@ -228,9 +312,9 @@ class SqliteBase(SharedMethods):
                 self.on_change(session)
         self._last_event += len(tx.events)
         self._forget_calls(tx.calls, tx.changed)
-        if self._waiters:
+        if self.notifier.has_waiters:
             calls = [(c.session, c.call_id, None if states.claimable_at(c) is None else c.name) for c in tx.calls]
-            self._wake({session for _, session, *_ in tx.events}, calls, tx.changed)
+            self.notifier.notify({session for _, session, *_ in tx.events}, calls, tx.changed)
 
     def _check_waiting(self) -> None:
         if self._db is None:
@@ -270,7 +354,7 @@ class SqliteBase(SharedMethods):
     def _with_parts(self, calls: Sequence[Call]) -> list[Call]:
         """The calls with the parts of their results."""
         return [
-            media.with_parts(call, self._rows("SELECT parts FROM call WHERE call_id = ?", call.call_id)[0][0])
+            records.with_parts(call, self._rows("SELECT parts FROM call WHERE call_id = ?", call.call_id)[0][0])
             if call.media
             else call
             for call in calls

@@ -1,26 +1,42 @@
-"""The ledger in SQLite: turns and their keys. A mixin of `SqliteStore`."""
+"""The ledger in SQLite: turns and their keys, and notes of turns without calls. A mixin of `SqliteStore`."""
 
+import hashlib
 import itertools
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 
-from store.backends import _media as media
+import msgspec
+
 from store.backends import _records as records
 from store.backends import _rules as rules
 from store.backends import _states as states
 from store.backends._changes import Changes
-from store.backends._sqlite_base import Rows
-from store.backends._sqlite_notes import SqliteNotes
-from store.backends._sqlite_transaction import Transaction, batches
-from store.base import MATCHES
+from store.backends._sqlite_base import Rows, SqliteBase, Transaction, batches
+from store.base import BATCH, MATCHES
 from store.models import Call, LedgerChanges, LedgerMatches, Page, Turn
+
+HEAD = 6
+"""The number of bytes that the keys of one turn have in common."""
+
+OWN, OTHER = 16, 22
+"""Bytes of a turn's first key, and of its other keys with the same beginning."""
+
+_NOTE = "INSERT INTO plain_key VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET noted = excluded.noted"
+
+_HOUR = 3600
+"""Seconds. The resolution of the times of notes."""
+
+_LOOKED_AT = 1024
+"""The number of rows that one `expire` checks: if many are old, it is called again soon."""
 
 _BEST = (
     "SELECT key, delivered, turn FROM turn_key WHERE session = ? AND key = ? ORDER BY delivered DESC, turn DESC LIMIT ?"
 )
 
 
-class SqliteLedger(SqliteNotes):
+class SqliteLedger(SqliteBase):
+    _looked_at: tuple[str, bytes] = ("", b"")  # the last row that `_expire_notes` checked
+
     async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
         rules.check_calls(turn, calls)
         with Transaction(self) as tx:
@@ -48,7 +64,7 @@ class SqliteLedger(SqliteNotes):
                 if old and old.delivered != turn.delivered:
                     tx.db.execute("UPDATE turn_key SET delivered = ? WHERE turn = ?", (turn.delivered, seq))
                 tx.record(turn.session, "turn.updated", record)
-            self._add_keys(tx.db, turn, seq, keys)
+            _add_keys(tx.db, turn, seq, keys)
             for call in calls:
                 data = call.model_dump_json()
                 if tx.db.execute(
@@ -62,7 +78,7 @@ class SqliteLedger(SqliteNotes):
                         call.status,
                         *states.indexed(call),
                         records.versioned(data),
-                        media.parts_text(call),
+                        records.parts_text(call),
                     ),
                 ).rowcount:
                     tx.calls.append(call)
@@ -129,12 +145,6 @@ class SqliteLedger(SqliteNotes):
                     of_key.append(turn)
         return turns
 
-    def _add_keys(self, db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
-        db.executemany(
-            "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
-            [(turn.session, key, turn.delivered, seq) for key in keys],
-        )
-
     async def bind(
         self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
     ) -> str | None:
@@ -153,7 +163,7 @@ class SqliteLedger(SqliteNotes):
             turn = turn.model_copy(update={"bound": True})
             record = turn.model_dump_json()
             tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (records.versioned(record), row[0]))
-            self._add_keys(tx.db, turn, row[0], keys)
+            _add_keys(tx.db, turn, row[0], keys)
             tx.record(session, "turn.updated", record)
             tx.touch(session, [turn.turn_id], keys)
         return turn.turn_id
@@ -183,6 +193,132 @@ class SqliteLedger(SqliteNotes):
         )
         return rules.page_of([(seq, records.read(Turn, record)) for seq, record in rows], "turn", limit)
 
+    # --- notes of turns without calls -------------------------------------------------------------------------
+    #
+    # One small row for a turn with new words, as nearly all have. The keys of one turn have a common beginning
+    # (`HEAD`), and are packed into one row under it. If other keys with the same beginning are noted, because another
+    # chat has the same words, each key gets a separate row, and the empty packed row stays as a mark.
+
+    async def save_plain(self, session: str, keys: Sequence[bytes], chain: bytes = b"") -> None:
+        with Transaction(self) as tx:
+            _save(tx.db, session, int(tx.now // _HOUR), keys, chain)
+            tx.touch(session, (), keys)
+
+    def _take_over_notes(self) -> None:
+        """Write the notes that an earlier version kept in a file beside the database: a lost note may cause a wrong
+        hit."""
+        path = self.path.with_name(self.path.name + "-notes")
+        if path.exists():
+            with Transaction(self) as tx:
+                for note in _old_notes(path.read_bytes(), self.secret):
+                    _save(tx.db, *note)
+            path.unlink()
+
+    def _plain(self, session: str, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """The keys that turns without calls have, each with its chain."""
+        rows: dict[bytes, bytes] = {}
+        for _, asked in batches({*keys, *{key[:HEAD] for key in keys}}):
+            statement = (
+                f"WITH asked (key) AS (VALUES {','.join(['(?)'] * len(asked))})"
+                " SELECT key, chain FROM asked CROSS JOIN plain_key USING (key) WHERE session = ?"
+            )
+            rows.update(self._rows(statement, *asked, session))
+        plain: dict[bytes, bytes] = {}
+        for key in keys if rows else ():
+            if (chain := _chain_of(key, rows.get(key), rows.get(key[:HEAD]))) is not None:
+                plain[key] = chain
+        return plain
+
+    def _expire_keys(self, tx: Transaction, turns: tuple[str]) -> int:
+        """Keep the keys of expiring turns (JSON: their `seq`) as notes: a later chat with the same words must not be
+        taken for another one. Returns the number of deleted notes."""
+        tx.db.execute(
+            "INSERT INTO plain_key SELECT session, key, ?, x'' FROM turn_key"
+            " WHERE turn IN (SELECT value FROM json_each(?))"
+            " ON CONFLICT DO UPDATE SET noted = excluded.noted, chain = x''",
+            (int(tx.now // _HOUR), *turns),
+        )
+        return self._expire_notes(tx, int((tx.now - 2 * self.ttl) // _HOUR))
+
+    def _expire_notes(self, tx: Transaction, horizon: int) -> int:
+        """Delete old notes among the next rows: successive calls go through the whole table, and start again. An index
+        by age would cost each note a second page."""
+        statement = (
+            "SELECT session, key, noted FROM plain_key WHERE (session, key) > (?, ?) ORDER BY session, key LIMIT ?"
+        )
+        rows = tx.db.execute(statement, (*self._looked_at, _LOOKED_AT)).fetchall()
+        old = [(session, key) for session, key, noted in rows if noted < horizon][: 2 * BATCH]
+        if len(old) == 2 * BATCH:
+            self._looked_at = old[-1]
+        else:
+            self._looked_at = rows[-1][:2] if len(rows) == _LOOKED_AT else ("", b"")
+        tx.db.executemany("DELETE FROM plain_key WHERE session = ? AND key = ?", old)
+        return len(old)
+
+
+def _add_keys(db: sqlite3.Connection, turn: Turn, seq: int | None, keys: Sequence[bytes]) -> None:
+    db.executemany(
+        "INSERT OR IGNORE INTO turn_key VALUES (?, ?, ?, ?)",
+        [(turn.session, key, turn.delivered, seq) for key in keys],
+    )
+
 
 def _readable(rows: Rows) -> Iterator[tuple[int, Turn]]:
     return ((seq, turn) for seq, record in rows if (turn := records.read(Turn, record)) is not None)
+
+
+def _save(db: sqlite3.Connection, session: str, noted: int, keys: Sequence[bytes], chain: bytes) -> None:
+    head = keys[0][:HEAD]
+    mine = [(keys[0], chain)]
+    rows: list[tuple[bytes, bytes]] = []
+    for key in keys[1:]:
+        (mine if len(key) == OTHER and key.startswith(head) else rows).append((key, b""))
+    if len(keys[0]) == OWN:
+        packed = _packed(mine)
+        there = db.execute(f"{_NOTE} RETURNING chain", (session, head, noted, packed)).fetchone()[0]
+        if there == packed:
+            mine = []
+        elif there:
+            rows += _unpacked(head, there)
+            db.execute("UPDATE plain_key SET chain = x'' WHERE session = ? AND key = ?", (session, head))
+    if rows or mine:
+        db.executemany(
+            f"{_NOTE}, chain = iif(chain = excluded.chain, chain, x'')",
+            [(session, key, noted, own) for key, own in (*rows, *mine)],
+        )
+
+
+def _chain_of(key: bytes, own: bytes | None, packed: bytes | None) -> bytes | None:
+    """The chain noted with a key; None if the key is not noted. `own`: the chain of the key's own row; `packed`: the
+    row of its beginning. Both are None if the row does not exist."""
+    if packed and len(key) in (OWN, OTHER):
+        for packed_key, chain in _unpacked(key[:HEAD], packed):
+            if packed_key == key:
+                return chain if own is None or own == chain else b""
+    return own
+
+
+def _packed(notes: Sequence[tuple[bytes, bytes]]) -> bytes:
+    chain = notes[0][1]
+    return b"%c%b%b" % (len(chain), chain, b"".join([key[HEAD:] for key, _ in notes]))
+
+
+def _unpacked(head: bytes, packed: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The packed keys, each with its chain."""
+    start = 1 + packed[0]
+    end = start + OWN - HEAD
+    yield head + packed[start:end], packed[1:start]
+    for at in range(end, len(packed), OTHER - HEAD):
+        yield head + packed[at : at + OTHER - HEAD], b""
+
+
+def _old_notes(data: bytes, secret: bytes) -> Iterator[tuple[str, int, list[bytes], bytes]]:
+    """The notes in a file of an earlier version. A length and a keyed digest precede each note, so that neither an
+    incomplete note nor a note of another store is read."""
+    decode = msgspec.msgpack.Decoder(tuple[str, int, list[bytes], bytes]).decode
+    start = 0
+    while (body := start + 12) < (end := body + int.from_bytes(data[start : start + 4])) <= len(data):
+        if data[start + 4 : body] != hashlib.blake2b(data[body:end], key=secret, digest_size=8).digest():
+            return
+        yield decode(data[body:end])
+        start = end

@@ -8,9 +8,8 @@ import pydantic_core
 
 from store.backends import _records as records
 from store.backends import _rules as rules
-from store.backends._sqlite_base import SqliteBase
-from store.backends._sqlite_retries import forget_answer
-from store.backends._sqlite_transaction import Transaction, batches
+from store.backends._sqlite_base import SqliteBase, Transaction, batches
+from store.backends._sqlite_calls import forget_answer
 from store.base import BATCH, ConversationMoved, UnknownResponse
 from store.models import Document, GivenCall, Response, UndeliveredAnswer
 

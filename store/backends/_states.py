@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from store.backends._clocks import Now
-from store.backends._media import media_of
+from store.backends._records import media_of
 from store.backends._rules import plain_json, same_json
 from store.base import AlreadyAnswered, Decided, LeaseLost, NotPending, ProxyGone
 from store.models import Call, Document, Session, Status

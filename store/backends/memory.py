@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from store.backends import _sqlite_file as files
-from store.backends._sqlite_transaction import Transaction, note_lost_event
+from store.backends._sqlite_base import Transaction, note_lost_event
 from store.backends.sqlite import SqliteStore
 
 MAX_EVENTS = 100_000

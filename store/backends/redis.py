@@ -1,36 +1,63 @@
 """The store in Redis or Valkey, for several proxies.
 
-Writes are computed here, by the rules that all backends share, and applied by one script (`_redis_transaction`). The
-server's clock dates records and ends leases.
+Writes are computed here, by the rules that all backends share, and applied by one script (`_redis_base`). The server's
+clock dates records and ends leases.
 """
 
+import asyncio
+import contextlib
 import functools
 import logging
+import math
+import secrets
 from typing import Any
+
+import pydantic_core
 
 from store.backends import _records as records
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
-from store.backends._redis_base import SMALL, body_of
+from store.backends._redis_base import NEAR, SMALL, Stale, Transaction, body_of, transact
 from store.backends._redis_calls import lease_of
 from store.backends._redis_client import Command
-from store.backends._redis_events import RedisEvents
 from store.backends._redis_ledger import index_turn, put_note, read_turn, turn_entries
-from store.backends._redis_transaction import NEAR, Stale, Transaction, transact
+from store.backends._redis_responses import RedisResponses
 from store.backends._redis_values import SESSION
 from store.base import BATCH, StoreUnavailable
-from store.models import CachedTools, Call, Page, Session, Snapshot
+from store.models import CachedTools, Call, Event, Page, Session, Snapshot
 
 logger = logging.getLogger(__name__)
+
+_BLOCK = 2.0
+"""Seconds that one read waits for a notice."""
+
+_REST = 0.05
+"""Seconds between two reads of notices while nobody waits."""
+
+_AT_ONCE = 1000
+"""The most notices in one read of the reader."""
+
+_PAUSE = 0.05, 2.0
+"""The first and the longest pause before the reader tries again, in seconds."""
+
+_READ = 100
+"""The most notices in one read of `events`."""
+
+type _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 _LATER = 3600.0
 """Seconds until the next try if a session's records could not be deleted."""
 
-_AT_ONCE = {"thread": BATCH // 8}
+_BATCHES = {"thread": BATCH // 8}
 """Members of one batch, by zset: a thread is deleted as a whole."""
 
 
-class RedisStore(RedisEvents):
+class RedisStore(RedisResponses):
+    _reader: asyncio.Task[None] | None = None
+    _position = "0"
+
+    # --- sessions ---------------------------------------------------------------------------------------------
+
     async def snapshot(self, session: str) -> Snapshot:
         of = self.keys.of
         commands: list[Command] = [
@@ -134,6 +161,150 @@ class RedisStore(RedisEvents):
         (value,) = await self._fields(session, "cached", [cached_content])
         return self.record_of(CachedTools, value)
 
+    # --- notices of writes ------------------------------------------------------------------------------------
+
+    async def _begin_reading(self) -> None:
+        await self._begin_at_end()
+        self._reader = asyncio.ensure_future(self._read_notices())
+
+    async def _begin_at_end(self) -> None:
+        (entries,) = await self.link.run(("XREVRANGE", self.keys.notices, "+", "-", "COUNT", 1))
+        self._position = entries[0][0].decode() if entries else "0"
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+            self._reader = None
+        await super().close()
+
+    async def _read_notices(self) -> None:
+        pause, lost = _PAUSE[0], False
+        while True:
+            try:
+                read = "XREAD", "COUNT", _AT_ONCE, "BLOCK", int(_BLOCK * 1000), "STREAMS"
+                found = await self.link.block(*read, self.keys.notices, self._position, seconds=_BLOCK)
+                if lost:
+                    await self._check_history()
+                    self.notifier.wake_all()
+                    if self.on_reconnected is not None:
+                        self.on_reconnected()
+                pause, lost = _PAUSE[0], False
+            except StoreUnavailable as error:
+                if not lost:
+                    logger.warning("the store's notices cannot be read now: %s", error)
+                lost = True
+                await asyncio.sleep(pause)
+                await self.recovered(math.inf)
+                pause = min(2 * pause, _PAUSE[1])
+                continue
+            for _, entries in found or ():
+                for entry_id, fields in entries:
+                    self._position = entry_id.decode()
+                    try:
+                        self._wake_by(int(entry_id.partition(b"-")[0]), fields)
+                    except (LookupError, TypeError, ValueError):  # damaged: it may concern any waiter
+                        self.notifier.wake_all()
+                if len(entries) == _AT_ONCE:  # earlier ones may have been dropped
+                    self.notifier.wake_all()
+            if found:
+                await self.notifier.first(_REST)
+
+    def _wake_by(self, number: int, fields: dict[bytes, bytes]) -> None:
+        session, wakes = fields[b"s"].decode(), pydantic_core.from_json(fields[b"w"])
+        changed = [session] if wakes["changed"] else []
+        if changed and self.on_change is not None:
+            self.on_change(session)
+        if self.notifier.has_waiters:
+            calls = [(session, call_id, tool) for call_id, tool in wakes["calls"]]
+            self.notifier.notify([session] if int(fields[b"n"]) else [], calls, changed, number)
+
+    async def _check_history(self) -> None:
+        """Give the store another epoch if its server has lost writes: the last notice that was read is missing without
+        having been dropped. All processes that notice this agree on the epoch."""
+        position = int(self._position.partition("-")[0])
+        found, dropped, epoch = await self.link.run(
+            ("XRANGE", self.keys.notices, position, position, "COUNT", 1),
+            ("HGET", self.keys.meta, "lost"),
+            ("HGET", self.keys.meta, "epoch"),
+        )
+        if epoch == self.epoch.encode() and (found or position <= int(dropped or 0)):
+            return
+        if epoch in (None, self.epoch.encode()):
+            after = f"epoch after {self.epoch}"
+            _, _, epoch = await self.link.run(
+                ("HSETNX", self.keys.meta, "secret", self.secret),
+                ("HSETNX", self.keys.meta, after, secrets.token_hex(4)),
+                ("HGET", self.keys.meta, after),
+            )
+            await self.link.run(("HSET", self.keys.meta, "epoch", epoch))
+            logger.warning("the store has lost writes: its server was restarted, or another took its place")
+        self.epoch = epoch.decode()
+        self.forget()
+        self.notifier.last_number = 0  # numbers of the new epoch may be smaller
+        await self._begin_at_end()
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    async def last_event_id(self) -> str:
+        (number,) = await self.link.run(("HGET", self.keys.meta, "event"))
+        return rules.event_id(self.epoch, int(number or 0))
+
+    async def events(self, *, after: str | None, session: str | None = None, limit: int = 100) -> list[Event]:
+        rules.check_limit(limit)
+        start, cursor = rules.event_after(after, self.epoch, 10**18, 0), after
+        stream, notes, count = self.keys.notices, self.keys.meta, _READ
+        if session is not None:
+            stream, notes, count = self.keys.of(session, "events"), self.keys.of(session, "ledger"), limit
+        events: list[Event] = []
+        while len(events) < limit:
+            last, lost, entries = await self.link.run(
+                ("HGET", self.keys.meta, "event"),
+                ("HGET", notes, "lost"),
+                ("XRANGE", stream, f"({start}", "+", "COUNT", count),
+            )
+            rules.event_after(cursor, self.epoch, int(last or 0), int(lost or 0))
+            if session is not None:
+                events += self._readable(session, entries)
+            else:
+                events += await self._noticed(entries, start, cursor)
+            if len(entries) < count:
+                break
+            start = int(entries[-1][0].partition(b"-")[0])
+            cursor = rules.event_id(self.epoch, start)
+        return events[:limit]
+
+    async def _noticed(self, notices: _Entries, start: int, cursor: str | None) -> list[Event]:
+        """The events of these notices after the number `start`. Raises CursorLost."""
+        ranges = []  # the session of each notice, and the numbers of its first and last event
+        for entry_id, fields in notices:
+            number = int(entry_id.partition(b"-")[0])
+            try:
+                ranges.append((fields[b"s"].decode(), max(number - int(fields[b"n"]) + 1, start + 1), number))
+            except (LookupError, ValueError):
+                records.log_damaged("a notice", entry_id.decode())
+        sessions = list(dict.fromkeys(name for name, *_ in ranges)) if cursor is not None else []
+        found = await self.link.run(
+            *(("XRANGE", self.keys.of(name, "events"), first, number) for name, first, number in ranges),
+            *(("HGET", self.keys.of(name, "ledger"), "lost") for name in sessions),
+        )
+        for lost in found[len(ranges) :]:
+            rules.event_after(cursor, self.epoch, 10**18, int(lost or 0))
+        return [event for (name, *_), some in zip(ranges, found, strict=False) for event in self._readable(name, some)]
+
+    def _readable(self, session: str, entries: _Entries) -> list[Event]:
+        events = []
+        for entry_id, fields in entries:
+            try:
+                event_id = rules.event_id(self.epoch, int(entry_id.partition(b"-")[0]))
+                kind, created_at = fields[b"t"].decode(), float(fields[b"c"])
+                data = pydantic_core.from_json(values.text_of(fields[b"d"]))
+                events.append(Event(event_id=event_id, session=session, type=kind, data=data, created_at=created_at))
+            except (LookupError, ValueError):  # includes pydantic's ValidationError
+                records.log_damaged("an event", f"{entry_id.decode()} of session {session}")
+        return events
+
     # --- expiry -----------------------------------------------------------------------------------------------------
 
     async def expire(self) -> int:
@@ -184,7 +355,7 @@ class RedisStore(RedisEvents):
             events: Command = ("XRANGE", of("events"), "-", "+", "COUNT", 2 * BATCH)
             placed: Command = ("ZRANGEBYSCORE", of("turns"), "-inf", (horizon - NEAR) * 1e6, "LIMIT", 0, BATCH)
             ranges: list[Command] = [
-                ("ZRANGEBYSCORE", of(name), "-inf", f"({now - life!r}", "LIMIT", 0, _AT_ONCE.get(name, BATCH))
+                ("ZRANGEBYSCORE", of(name), "-inf", f"({now - life!r}", "LIMIT", 0, _BATCHES.get(name, BATCH))
                 for name, life in self._lives.items()
             ]
             tx.need(events, placed, *ranges)

@@ -4,30 +4,28 @@ Runs in the thread of the event loop that opened it, and suspends only to wait f
 indexed statements in one transaction.
 """
 
+import asyncio
+import functools
 import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pydantic_core
 
+from store.backends import _records as records
 from store.backends import _rules as rules
-from store.backends._patience import all_patient
+from store.backends._sqlite_base import KnownSession, Transaction, marks_for, note_lost_event, note_time
+from store.backends._sqlite_calls import SqliteCalls
 from store.backends._sqlite_ledger import SqliteLedger
 from store.backends._sqlite_responses import SqliteResponses
-from store.backends._sqlite_retries import SqliteRetries
-from store.backends._sqlite_sessions import SqliteSessions
-from store.backends._sqlite_transaction import Transaction, marks_for, note_lost_event, note_time
-from store.base import BATCH, Store
-from store.models import Document, Event
+from store.base import BATCH, Store, StoreBusy
+from store.models import CachedTools, Document, Event, Page, Session, Snapshot
 
-PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoroutinefunction(getattr(Store, name))) - {
-    "open",
-    "close",
-    "sync",
-    "wait_call",
-    "wait_claimable",
-    "follow",
-} | {"_is_claimable"}
-"""The methods that read or write. The waiting methods are built on them."""
-
+TABLES = (
+    *("turn_key", "plain_key", "call", "turn", "cached_tools"),
+    *("given_call", "conversation", "response", "thread", "unsent"),
+)
+"""The tables with a session's data, except its own record and its events."""
 
 LISTED = "(SELECT value FROM json_each(?))"
 
@@ -35,7 +33,73 @@ DATED = (("turn", "created_at"), ("cached_tools", "created_at"), ("thread", "use
 """Tables with rows that expire, and the column of their age."""
 
 
-class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
+class SqliteStore(SqliteLedger, SqliteResponses, SqliteCalls):
+    # --- sessions ---------------------------------------------------------------------------------------------
+
+    async def snapshot(self, session: str) -> Snapshot:
+        record = self._session(session)
+        return Snapshot(record, record.version if record else -self._deleted.of(session), self.revision(session))
+
+    def _session(self, name: str) -> Session | None:
+        known = self._known_session(name)
+        if known.is_unreadable:
+            raise rules.unreadable_session(name)
+        return known.record
+
+    async def sessions(self, *, limit: int = 100, cursor: str | None = None) -> Page[Session]:
+        rules.check_limit(limit)
+        rows = self._rows(
+            "SELECT name, record FROM session WHERE name > ? ORDER BY name LIMIT ?",
+            rules.name_after(cursor),
+            limit + 1,
+        )
+        return rules.page_of([(name, records.read(Session, record)) for name, record in rows], "session.", limit)
+
+    async def _put_session(self, name: str, kind: str, changes: dict[str, Any], if_version: int | None) -> Session:
+        with Transaction(self) as tx:
+            old = self._known_session(name).record
+            rules.check_version(old, name, if_version)
+            # the number of this write's event, which is unique
+            session = rules.changed(old, name, changes, version=self._last_event + 1, now=tx.now)
+            record = session.model_dump_json()
+            tx.db.execute("INSERT OR REPLACE INTO session VALUES (?, ?)", (name, records.versioned(record)))
+            tx.record(name, kind, session.masked().model_dump_json())
+            if "toolset" in changes:
+                tx.changed.append(name)
+        stored = Session.model_validate_json(record)
+        self._remember_session(name, KnownSession(stored), len(record))
+        return stored
+
+    async def delete_session(self, name: str, *, if_version: int | None = None) -> bool:
+        with Transaction(self) as tx:
+            rules.check_version(self._known_session(name).record, name, if_version)
+            deleted = tx.db.execute("DELETE FROM session WHERE name = ?", (name,)).rowcount
+            for table in TABLES:
+                deleted += tx.db.execute(f"DELETE FROM {table} WHERE session = ?", (name,)).rowcount
+            if not deleted:
+                return False
+            tx.db.execute("DELETE FROM event WHERE session = ?", (name,))
+            tx.record(name, "session.deleted", rules.json_text({"name": name}))
+            tx.changed.append(name)
+        self._sessions.pop(name)
+        self._writes.pop(name)
+        self._deleted.note(name, self._last_event)
+        return True
+
+    async def put_cached_tools(self, cached: CachedTools) -> None:
+        record = cached.model_dump_json()
+        with Transaction(self) as tx:
+            tx.db.execute(
+                "INSERT OR REPLACE INTO cached_tools VALUES (?, ?, ?, ?)",
+                (cached.session, cached.cached_content, cached.created_at, records.versioned(record)),
+            )
+
+    async def cached_tools(self, session: str, cached_content: str) -> CachedTools | None:
+        rows = self._rows(
+            "SELECT record FROM cached_tools WHERE session = ? AND cached_content = ?", session, cached_content
+        )
+        return records.read(CachedTools, rows[0][0]) if rows else None
+
     # --- events -----------------------------------------------------------------------------------------------
 
     async def last_event_id(self) -> str:
@@ -113,7 +177,7 @@ class SqliteStore(SqliteSessions, SqliteLedger, SqliteResponses, SqliteRetries):
         for name in names:
             self._writes.pop(name)
         self._forget_calls((), names)
-        self._wake((), (), names)
+        self.notifier.notify((), (), names)
         return deleted
 
 
@@ -125,4 +189,51 @@ def _data(text: str) -> Document:
     return data
 
 
-all_patient(SqliteStore, PATIENT)
+# --- waiting for other programs that lock the database ----------------------------------------------------------
+#
+# SQLite itself can only wait by blocking, so its timeout is 0. A method that finds the file locked has written nothing,
+# and is called again as a whole. All methods share one time limit: it starts when the first method finds the file
+# locked, and is reset by a successful write. After it, each method is tried only once: an answer that needs the store a
+# dozen times does not wait a dozen times.
+
+PATIENCE = 5.0
+"""Seconds from when the file was first found locked until methods no longer wait."""
+
+_FIRST_PAUSE, _MAX_PAUSE = 0.002, 0.2  # seconds between two tries, doubled with each
+
+
+def patient[T](method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """The method, retried on StoreBusy until the time limit is over."""
+
+    @functools.wraps(method)
+    async def retried(store: SqliteStore, *arguments: Any, **named: Any) -> T:
+        since: float | None = None
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await method(store, *arguments, **named)
+            except StoreBusy:
+                now = asyncio.get_running_loop().time()
+                if store.locked_since is None:
+                    store.locked_since = now
+                since = store.locked_since if since is None else since
+                if now >= since + PATIENCE:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    return retried
+
+
+PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoroutinefunction(getattr(Store, name))) - {
+    "open",
+    "close",
+    "sync",
+    "wait_call",
+    "wait_claimable",
+    "follow",
+} | {"_is_claimable"}
+"""The methods that read or write. The waiting methods are built on them."""
+
+for _name in PATIENT:
+    setattr(SqliteStore, _name, patient(getattr(SqliteStore, _name)))

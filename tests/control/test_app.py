@@ -14,7 +14,7 @@ from addon.control.app import create_app
 from addon.control.routes import GROUPS
 from addon.metrics import Metrics
 from addon.settings import Settings
-from store.backends import _patience
+from store.backends import sqlite
 from store.base import NotDurable, OutcomeUnknown, Store, StoreUnavailable
 from store.factory import open_url
 
@@ -218,7 +218,7 @@ async def test_a_mistake_of_ours_is_a_500_that_tells_nothing(
 async def test_a_database_that_another_program_holds_for_good_is_a_503(
     settings: Settings, metrics: Metrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_patience, "PATIENCE", 0.01)
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.01)
     store = open_url(f"sqlite:///{tmp_path}/graft.db", ttl=60.0)
     await store.open()
     app = create_app(store=store, settings=settings, token=None, metrics=metrics, version="1")

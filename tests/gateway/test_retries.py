@@ -16,8 +16,7 @@ from addon.gateway.gemini import merge_documents
 from addon.graft import late_writes
 from addon.web.access import ANYONE
 from store.backends.memory import MemoryStore
-from store.base import NotDurable, StoreUnavailable, TakeOverUnknown
-from store.traffic import Traffic
+from store.base import NotDurable, StoreUnavailable, TakeOverUnknown, Traffic
 from tests.gateway.conftest import MODEL, URL, House
 from tests.loop.conftest import call, says
 

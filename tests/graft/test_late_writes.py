@@ -7,7 +7,7 @@ import pytest
 from addon.graft import late_writes
 from addon.graft.late_writes import MOST_BYTES, LateWrites
 from store.backends.memory import MemoryStore
-from store.traffic import Traffic
+from store.base import Traffic
 
 
 class Writes:

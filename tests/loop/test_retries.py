@@ -13,9 +13,8 @@ from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture
 from addon.loop.runner import Runner
 from addon.surfaces.base import Framing
-from store.base import StoreUnavailable, TakeOverUnknown
+from store.base import StoreUnavailable, TakeOverUnknown, Traffic
 from store.models import Status
-from store.traffic import Traffic
 from tests.contents import model, user
 from tests.loop.conftest import Proxy, Scripted, call, google_error, says, streamed
 from tests.loop.retrying import ANSWER, STEP, hang_up, responses

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from store.backends import _patience
+from store.backends import sqlite
 from store.backends.sqlite import PATIENT, SqliteStore
 from store.base import StoreBusy, StoreUnavailable
 from store.models import CachedTools, Policy, Response, Status, Toolset
@@ -122,7 +122,7 @@ async def test_a_claim_that_waits_is_one_claim(store: SqliteStore) -> None:
 
 
 async def test_a_database_that_stays_locked_is_unavailable(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_patience, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
     with another_program(store.path):
         for write in (store.ping(), store.put_policy("one", Policy()), save(store, "t1")):
             with pytest.raises(StoreBusy, match="locked"):
@@ -135,7 +135,7 @@ async def test_a_database_that_stays_locked_is_unavailable(store: SqliteStore, m
 async def test_after_one_wait_in_vain_nobody_waits_until_something_could_be_written(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_patience, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite, "PATIENCE", 0.05)
     statements: list[str] = []
     assert store._db
     store._db.set_trace_callback(statements.append)
@@ -161,7 +161,7 @@ async def test_concurrent_waiters_give_up_together(store: SqliteStore, monkeypat
             await asyncio.sleep(0)
         assert not first.done()
         assert not second.done()
-        monkeypatch.setattr(_patience, "PATIENCE", 0)
+        monkeypatch.setattr(sqlite, "PATIENCE", 0)
         async with asyncio.timeout(SOON):
             outcomes = await asyncio.gather(first, second, store.ping(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreBusy] * 3

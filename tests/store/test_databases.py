@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store.backends._sqlite_file import create
-from store.backends._sqlite_schema import MIGRATIONS
+from store.backends._sqlite_file import MIGRATIONS, create
 from store.backends.sqlite import SqliteStore
 from store.models import Executor, Response, Session, Status, ToolRules, Toolset, Turn
 

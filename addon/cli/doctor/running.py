@@ -131,7 +131,7 @@ def refusal_of(tools: list[dict[str, Any]]) -> str:
         else tool
         for tool in tools
     ]
-    model = routes.find("gemini-3-flash-preview")
+    model = routes.find_model("gemini-3-flash-preview")
     assert model is not None
     try:
         read = fields.read({"tools": plain}, "GenerateContentRequest", _PLACE)

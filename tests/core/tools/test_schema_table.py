@@ -228,7 +228,7 @@ def test_the_strict_local_gemini_accepts_it(name: str) -> None:
         "/v1beta/models/gemini-3-flash-preview:generateContent",
         "/v1/projects/p/locations/l/publishers/google/models/gemini-3-flash-preview:generateContent",
     ):
-        route = routes.find(path)
+        route = routes.find_route(path)
         assert route is not None
         Service().generate(body, route, stream=False)
 

@@ -106,7 +106,7 @@ async def test_a_wait_goes_on_through_an_outage(store: Given) -> None:
     following = asyncio.ensure_future(it.follow("one", await it.last_event_id(), 30.0))
     await until(lambda: _waiting(it) == 3 and it.link.traffic.running == 1)  # the reader's
     server.stop()
-    it._waiters.wake_all()  # they look in the middle of the outage
+    it.notifier.wake_all()  # they look in the middle of the outage
     await _errors([it.snapshot("one")])
     assert not any(one.done() for one in (waiting, claimable, following))
     server.go_on()
@@ -128,7 +128,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def _waiting(store: RedisStore) -> int:
-    return len({id(future) for some in store._waiters._waiting.values() for future in some})
+    return len({id(future) for some in store.notifier._waiting.values() for future in some})
 
 
 async def test_one_slow_or_refused_command_keeps_no_other_from_the_server(store: Given) -> None:

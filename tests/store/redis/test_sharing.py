@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from store.backends import _redis_events as waits
-from store.backends import _redis_transaction as transaction
+from store.backends import _redis_base as transaction
+from store.backends import redis as waits
 from store.backends.redis import RedisStore
 from store.base import CursorLost, OutcomeUnknown, StoreUnavailable, StoreUnusable, TakeOverUnknown
 from store.factory import open_url

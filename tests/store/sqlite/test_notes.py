@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store.backends import _sqlite_notes
+from store.backends import _sqlite_ledger
 from store.backends.sqlite import SqliteStore
 from store.base import StoreUnusable
 from tests.store.conftest import TTL, Clock, clock
@@ -147,7 +147,7 @@ async def test_notes_of_an_earlier_version_stay_until_they_are_written(
 async def test_old_notes_are_found_a_few_rows_at_a_time(
     store: SqliteStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sqlite_notes, "_LOOKED_AT", 10)
+    monkeypatch.setattr(_sqlite_ledger, "_LOOKED_AT", 10)
 
     async def noted(*numbers: int) -> None:
         for number in numbers:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.backends import _clocks, _sqlite_schema
+from store.backends import _clocks, _sqlite_file
 from store.backends.sqlite import SqliteStore
 from store.base import CursorLost
 from store.models import Policy
@@ -46,7 +46,7 @@ def scrambled(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (newer, ["version 99", "newer toolgraft", f"version {_sqlite_schema.VERSION}"]),
+        (newer, ["version 99", "newer toolgraft", f"version {_sqlite_file.VERSION}"]),
         (foreign, ["another program"]),
         (truncated, ["damaged"]),
         (scrambled, ["cannot be used", "malformed"]),
@@ -90,9 +90,9 @@ async def test_a_database_of_a_version_that_this_one_knows_is_brought_up_to_date
     tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole(path)
-    later = (*_sqlite_schema.MIGRATIONS, "CREATE TABLE more (a); INSERT INTO more VALUES (1);")
-    monkeypatch.setattr(_sqlite_schema, "MIGRATIONS", later)
-    monkeypatch.setattr(_sqlite_schema, "VERSION", len(later))
+    later = (*_sqlite_file.MIGRATIONS, "CREATE TABLE more (a); INSERT INTO more VALUES (1);")
+    monkeypatch.setattr(_sqlite_file, "MIGRATIONS", later)
+    monkeypatch.setattr(_sqlite_file, "VERSION", len(later))
     await refused(path, "start the proxy once", read_only=True)
     store = SqliteStore(path)
     await store.open()
@@ -165,10 +165,10 @@ async def test_a_lease_outlives_a_restart(store: SqliteStore, path: Path) -> Non
 
 async def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(path)
-    later = (*_sqlite_schema.MIGRATIONS, "CREATE TABLE more (a); INSERT INTO nowhere VALUES (1);")
+    later = (*_sqlite_file.MIGRATIONS, "CREATE TABLE more (a); INSERT INTO nowhere VALUES (1);")
     with monkeypatch.context() as patch:
-        patch.setattr(_sqlite_schema, "MIGRATIONS", later)
-        patch.setattr(_sqlite_schema, "VERSION", len(later))
+        patch.setattr(_sqlite_file, "MIGRATIONS", later)
+        patch.setattr(_sqlite_file, "VERSION", len(later))
         await refused(path, "nowhere")
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT name FROM sqlite_master WHERE name = 'more'").fetchall() == []
