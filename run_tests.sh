@@ -1,11 +1,29 @@
 #!/bin/sh
-# Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails.
-# --checks: without the tests. --long: what takes longer instead: simulations, fuzzing, examples, several processes, a soak, kills, power failures.
-# With other arguments it runs pytest alone, and they go to it: ./run_tests.sh tests/core -k sse
+# Everything that must hold: lint, format, types, architecture, tests; stops at the first that fails. `--help` has the parts.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 . "$root/scripts/setup.sh"
 
+usage() {
+    cat <<'EOF'
+Usage: ./run_tests.sh [--all | --long | --checks | ARGUMENTS FOR PYTEST]
+
+  (nothing)   lint, format, imports, types, the unit tests, and the most telling tests with real processes:
+              at most five minutes on two cores, once .venv is there
+  --all       the same with all tests that start real processes or servers: about 25 minutes
+  --long      what takes longer instead: simulations, fuzzing, other versions of mitmproxy and Redis, a soak, kills,
+              power failures: about 30 minutes
+  --checks    lint, format, imports and types alone
+  --help      this text
+
+Other arguments go to pytest, and nothing else runs: ./run_tests.sh tests/core -k sse
+EOF
+}
+
+if [ "${1-}" = --help ] || [ "${1-}" = -h ]; then
+    usage
+    exit
+fi
 set_up runtime dev
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PATH="$venv/bin:$PATH"
 cd "$root"
@@ -59,19 +77,47 @@ fi
 checks() {
     step ruff check --quiet .
     step ruff format --quiet --check .
-    step mypy
     step lint-imports --no-logo
 }
 
-if [ "${1-}" = --checks ]; then
-    checks
-    exit
-fi
-if [ $# -eq 0 ]; then
-    checks
+# Its cache is in .venv: only what has changed is checked again.
+types() { mypy --cache-dir "$venv/.mypy_cache"; }
+
+# One pytest, and the types beside it. What mypy prints comes when both have ended.
+tests_and_types() {
+    say "mypy, beside the tests"
+    types >"$venv/.mypy.out" 2>&1 &
+    mypy=$!
+    trap 'kill $mypy 2>/dev/null; exit 130' INT TERM
+    status=0
     # Neighbours share what a module or a session has started: each process keeps to its half, and then takes of the other.
-    step bounded 1200 python -m pytest --numprocesses auto --dist worksteal -m "not e2e" --ignore tests/e2e
-    step bounded 2700 python -m pytest --numprocesses auto --dist worksteal -m "e2e and not long"
-    exit
-fi
-exec "$venv/bin/python" -m pytest "$@"
+    (step bounded "$1" python -m pytest --numprocesses auto --dist worksteal -m "$2") || status=$?
+    wait $mypy || {
+        cat "$venv/.mypy.out"
+        say "failed: mypy"
+        [ $status -ne 0 ] || status=1
+    }
+    return $status
+}
+
+case "${1-}" in
+    --checks)
+        checks
+        step types
+        ;;
+    --all)
+        say "all tests but the long ones: about 25 minutes on two cores"
+        checks
+        tests_and_types 3300 "not long"
+        say "not run: the long tests. They are run by ./run_tests.sh --long"
+        ;;
+    "")
+        say "the quick tests: at most five minutes on two cores"
+        checks
+        tests_and_types 1200 "not e2e or smoke"
+        say "not run: most tests with real processes, and the long ones. ./run_tests.sh --all and --long run them"
+        ;;
+    *)
+        exec "$venv/bin/python" -m pytest "$@"
+        ;;
+esac

@@ -126,6 +126,7 @@ def test_a_control_port_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     assert not (tmp_path / "state" / "control.url").exists()
 
 
+@pytest.mark.smoke
 def test_a_port_of_the_proxy_that_is_taken_ends_the_start(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -272,6 +273,7 @@ def test_tools_that_are_wrong_are_refused_and_change_nothing(document: Any, name
     assert session.control.ask("GET", path) == before
 
 
+@pytest.mark.smoke
 def test_results_are_taken_once(proxy: Proxy, session: Session) -> None:
     url = f"{proxy.url}/@{session.name}{PATH}"
     httpx2.post(url, json={"contents": [user("weather in Paris")]}, headers=KEY)

@@ -64,6 +64,7 @@ def served(tmp_path: Path, gemini: Gemini) -> Iterator[Served]:
     one.process.stop()
 
 
+@pytest.mark.smoke
 def test_the_file_gives_ports_options_tools_servers_and_sessions(served: Served) -> None:
     assert f"Gemini at http://127.0.0.1:{served.reverse}," in served.process.log
     assert f"settings of {served.config}" in served.process.log

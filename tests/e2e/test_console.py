@@ -79,6 +79,7 @@ def card(page: Page, session: Session) -> Any:
     return page.locator("article.card").filter(has_text=f"session {session.name} ")
 
 
+@pytest.mark.smoke
 def test_a_call_appears_is_approved_and_answered_while_google_genai_waits(
     proxy: Proxy, watched: Session, page: Page, gemini: Gemini, tmp_path: Any, pool: ThreadPoolExecutor
 ) -> None:

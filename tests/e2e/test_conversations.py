@@ -108,7 +108,7 @@ def check_kept(history: list[Json]) -> None:
 CALLS = ("functionCall", "function_call", "functionResponse", "function_response")
 
 
-@pytest.mark.parametrize("kind", ["sync", "stream", "async", "async-stream"])
+@pytest.mark.parametrize("kind", [pytest.param("sync", marks=pytest.mark.smoke), "stream", "async", "async-stream"])
 def test_a_google_genai_chat_gets_its_results_in_reverse_mode(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_google_genai_chat_gets_its_results_in_reverse_mode(
         converse(chat, session, gemini)
 
 
-@pytest.mark.parametrize("kind", ["sync", "stream", "async", "async-stream"])
+@pytest.mark.parametrize("kind", ["sync", pytest.param("stream", marks=pytest.mark.smoke), "async", "async-stream"])
 def test_a_google_genai_chat_gets_its_results_through_connect(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_google_genai_chat_gets_its_results_through_connect(
         converse(chat, session, gemini)
 
 
-@pytest.mark.parametrize("kind", ["async", "stream"])
+@pytest.mark.parametrize("kind", [pytest.param("async", marks=pytest.mark.smoke), "stream"])
 def test_a_chat_of_genai_for_javascript_gets_its_results_in_reverse_mode(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -145,7 +145,7 @@ def test_streams_that_are_cut_otherwise_are_the_same_to_a_chat(
         converse(chat, session, gemini, shape=f" {shape}")
 
 
-@pytest.mark.parametrize("client", ["python", "node"])
+@pytest.mark.parametrize("client", [pytest.param("python", marks=pytest.mark.smoke), "node"])
 def test_a_restart_of_the_proxy_between_turns_loses_nothing(
     client: str, start: Callable[..., Proxy], gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -162,6 +162,7 @@ def test_a_restart_of_the_proxy_between_turns_loses_nothing(
         converse(chat, session, gemini, between=restart)
 
 
+@pytest.mark.smoke
 def test_a_vertex_chat_without_ids_gets_its_results(
     proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -176,7 +177,7 @@ def test_a_vertex_chat_without_ids_gets_its_results(
     assert gemini.dummy_signatures == 0
 
 
-@pytest.mark.parametrize("kind", ["sync", "stream", "async", "async-stream"])
+@pytest.mark.parametrize("kind", [pytest.param("sync", marks=pytest.mark.smoke), "stream", "async", "async-stream"])
 def test_a_client_that_runs_tools_itself_gets_the_calls_in_passthrough(
     kind: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_plain_curl_gets_calls_gives_results_and_asks(strict: Gemini, start: Cal
 # --- the openai client --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_chat_by_ids_then_by_conversation(client: openai.OpenAI) -> None:
     first = client.responses.create(model=MODEL, input=TWO, tools=[WEATHER, CLOCK])
     weather, clock = calls(first)
@@ -175,7 +176,7 @@ def _streamed(client: openai.OpenAI, asked: Json) -> Response:
         return stream.get_final_response()
 
 
-@pytest.mark.parametrize("by", ["previous_response_id", "conversation", "items"])
+@pytest.mark.parametrize("by", ["previous_response_id", "conversation", pytest.param("items", marks=pytest.mark.smoke)])
 def test_calls_one_by_one(client: openai.OpenAI, gemini: Gemini, by: str) -> None:
     """As an agent does it, with JSON and streams in turn."""
     items: list[Any] = [{"role": "user", "content": TWO}]
@@ -213,6 +214,7 @@ def test_the_input_of_a_response_is_listed_in_pages(client: openai.OpenAI) -> No
         client.responses.input_items.list("resp_none")
 
 
+@pytest.mark.smoke
 async def test_asynchronously_as_well(asynchronous: openai.AsyncOpenAI) -> None:
     first = await asynchronous.responses.create(model=MODEL, input=TWO, tools=[WEATHER, CLOCK])
     given = [output(call, n=n) for n, call in enumerate(calls(first))]
@@ -222,6 +224,7 @@ async def test_asynchronously_as_well(asynchronous: openai.AsyncOpenAI) -> None:
         assert (await stream.get_final_response()).output_text == "2 + 2 = 4."
 
 
+@pytest.mark.smoke
 def test_a_stream_is_told_as_openai_s(client: openai.OpenAI) -> None:
     with client.responses.stream(model=MODEL, input=f"say Wait. {TWO}", tools=[WEATHER, CLOCK]) as stream:
         kinds = [event.type for event in stream]
@@ -286,6 +289,7 @@ def test_ten_turns_with_functions_and_a_restart_between_any_two(
     assert len(gemini.requests) == 30
 
 
+@pytest.mark.smoke
 def test_the_session_s_tools_are_run_beside_the_client_s_own(client: openai.OpenAI) -> None:
     words = 'call hour {} then call get_time {} and call weather {"city": "Oslo"}'
     first = client.responses.create(model=MODEL, input=words, tools=[CLOCK], conversation="mixed")
@@ -299,6 +303,7 @@ def test_the_session_s_tools_are_run_beside_the_client_s_own(client: openai.Open
 # --- errors -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_refusals_are_raised_as_openai_s_own(doors: Proxy, client: openai.OpenAI) -> None:
     ask = client.responses.create
     with pytest.raises(openai.BadRequestError) as refused:

@@ -25,7 +25,7 @@ def holding(proxy: Proxy) -> Session:
     return session
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["JSON", "stream"])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.smoke)], ids=["JSON", "stream"])
 def test_the_client_gets_the_answer_that_follows_from_the_result(
     proxy: Proxy, holding: Session, gemini: Gemini, stream: bool
 ) -> None:
@@ -42,6 +42,7 @@ def test_the_client_gets_the_answer_that_follows_from_the_result(
     proxy.process.wait_for(f"toolgraft answer {call['call_id']}", after=mark)
 
 
+@pytest.mark.smoke
 def test_several_calls_and_rounds_of_one_request_are_answered_one_by_one(
     proxy: Proxy, holding: Session, gemini: Gemini
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_long_answer_in_pieces_is_one_interaction(kind: str, looper: Proxy, ba
     assert any("continuation_token" in request["body"] for request in gemini.requests)
 
 
+@pytest.mark.smoke
 def test_ten_turns_with_tools_in_each(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     """Whatever form an answer came in, the next goes on from it."""
     interaction = None
@@ -74,7 +75,7 @@ def test_ten_turns_with_tools_in_each(looper: Proxy, bare: Session, gemini: Gemi
     assert all(len(given) in (1, 2) for given in inputs(gemini) if isinstance(given, list))
 
 
-@pytest.mark.parametrize("kind", ["async", "stream"])
+@pytest.mark.parametrize("kind", ["async", pytest.param("stream", marks=pytest.mark.smoke)])
 def test_the_javascript_client_goes_on_from_a_loop(
     looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path, kind: str
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_step_without_results_is_answered_all_the_same(
     assert gemini.errors == []
 
 
+@pytest.mark.smoke
 def test_a_request_waits_for_results_where_the_session_says_so(proxy: Proxy, session: Session, gemini: Gemini) -> None:
     session.policy(on_pending="wait", pending_timeout=20)
     chat = at(proxy, session, "sync")

@@ -193,6 +193,7 @@ def test_a_context_update_keeps_the_toolset(living: Proxy, session: Session, gem
     assert "own" not in names
 
 
+@pytest.mark.smoke
 def test_long_results_that_are_not_ascii_arrive_whole(
     living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -250,6 +251,7 @@ def test_settings_for_live_reach_no_other_surface(living: Proxy, session: Sessio
     assert "NON_BLOCKING" not in str(tool)
 
 
+@pytest.mark.smoke
 def test_vertex_speaks_live_as_well(living: Proxy, session: Session, gemini: Gemini, tmp_path: Path) -> None:
     with lives.python(living, session, tmp_path, vertex=True) as chat:
         assert "celsius" in chat.say('call weather {"city": "Oslo"}')

@@ -106,7 +106,7 @@ def flat(contents: list[Json]) -> list[Json]:
     return parts
 
 
-@pytest.mark.parametrize("kind", ["sync", "stream", "async", "async-stream"])
+@pytest.mark.parametrize("kind", ["sync", "stream", "async", pytest.param("async-stream", marks=pytest.mark.smoke)])
 def test_a_google_genai_chat_is_answered_by_tools_of_the_proxy(
     kind: str, looper: Proxy, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -115,6 +115,7 @@ def test_a_google_genai_chat_is_answered_by_tools_of_the_proxy(
         converse(chat, gemini)
 
 
+@pytest.mark.smoke
 def test_a_google_genai_chat_is_answered_through_connect(looper: Proxy, gemini: Gemini, tmp_path: Path) -> None:
     session = new_session(looper, tools=False)
     env = {"HTTPS_PROXY": looper.user(session.name), "SSL_CERT_FILE": str(looper.ca)}
@@ -192,7 +193,14 @@ def check_answer(documents: list[Json]) -> None:
     assert usage["totalTokenCount"] == usage["promptTokenCount"] + usage["candidatesTokenCount"]
 
 
-@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse", "streamGenerateContent"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "generateContent",
+        pytest.param("streamGenerateContent?alt=sse", marks=pytest.mark.smoke),
+        "streamGenerateContent",
+    ],
+)
 def test_a_chat_by_curl_is_answered_by_tools_of_the_proxy(
     method: str, looper: Proxy, gemini: Gemini, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ def stock_at(url: str) -> list[Json]:
     return [STOCK | {"executor": {"type": "http", "url": url, "headers": {"authorization": "Bearer of-the-tool"}}}]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.smoke), True])
 def test_an_http_executor_set_through_the_api_is_called(
     stream: bool, looper: Proxy, bare: Session, gemini: Gemini
 ) -> None:
@@ -116,7 +116,7 @@ def waiting(session: Session) -> Json:
     return call
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.smoke)])
 def test_a_call_that_is_approved_is_run(
     stream: bool, looper: Proxy, bare: Session, gemini: Gemini, marks: Path, pool: ThreadPoolExecutor
 ) -> None:
@@ -129,6 +129,7 @@ def test_a_call_that_is_approved_is_run(
     assert gemini.errors == []
 
 
+@pytest.mark.smoke
 def test_a_call_that_is_denied_is_not_run_and_the_model_knows(
     looper: Proxy, bare: Session, gemini: Gemini, marks: Path, pool: ThreadPoolExecutor
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_call_that_nobody_approves_is_not_run(looper: Proxy, bare: Session, ge
     assert gemini.errors == []
 
 
+@pytest.mark.smoke
 def test_a_proxy_that_was_killed_while_a_call_waits_lists_it_as_expired_and_never_runs_it(
     start: Callable[..., Proxy], gemini: Gemini, marks: Path, pool: ThreadPoolExecutor
 ) -> None:

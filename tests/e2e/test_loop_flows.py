@@ -54,6 +54,7 @@ def looped(tmp_path_factory: pytest.TempPathFactory) -> Looped:
     return Looped(proxy, gemini.url, [plain.content, streamed.content], sent, written, recorded)
 
 
+@pytest.mark.smoke
 def test_every_request_of_a_loop_is_written_under_its_true_url_beside_the_clients(looped: Looped) -> None:
     flows = flows_of(looped.written)
     urls = [

@@ -18,7 +18,7 @@ from tests.e2e.upstreams import Gemini
 Json = dict[str, Any]
 
 
-@pytest.mark.parametrize("name", ["local_add", "web_add"])
+@pytest.mark.parametrize("name", ["local_add", pytest.param("web_add", marks=pytest.mark.smoke)])
 def test_an_mcp_server_is_called(name: str, looper: Proxy, bare: Session, gemini: Gemini) -> None:
     assert ask(looper, bare, f'call {name} {{"a": 20, "b": 3}}') == f'{name} returned {{"sum": 23}}.'
     assert gemini.errors == []
@@ -93,6 +93,7 @@ def test_calls_that_fail_beside_good_ones_in_a_stream_spoil_nothing(
     assert gemini.errors == []
 
 
+@pytest.mark.smoke
 def test_a_hanging_tool_is_ended_by_the_sessions_timeout(
     looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -107,7 +108,9 @@ def test_a_hanging_tool_is_ended_by_the_sessions_timeout(
     until(lambda: "cancelled" in Path(f"{file}.mcp").read_text(), "the server is told that nobody waits any more")
 
 
-@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse"])
+@pytest.mark.parametrize(
+    "method", ["generateContent", pytest.param("streamGenerateContent?alt=sse", marks=pytest.mark.smoke)]
+)
 def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
     method: str, looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_client_that_hangs_up_cancels_the_tool_and_nothing_goes_upstream(
     assert len(gemini.requests) == 3
 
 
+@pytest.mark.smoke
 def test_three_tools_of_a_step_run_at_once(looper: Proxy, bare: Session, gemini: Gemini, tmp_path: Path) -> None:
     files = [tmp_path / name for name in "abc"]
     words = " and ".join(f"call gate {json.dumps({'file': str(file)})}" for file in files)

@@ -125,7 +125,9 @@ def test_a_step_of_both_sides_is_restored_whole(looper: Proxy, bare: Session, ge
     assert accepted(gemini)
 
 
-@pytest.mark.parametrize("shape", ["", " [demo: each]"], ids=["in one event", "an event each"])
+@pytest.mark.parametrize(
+    "shape", ["", pytest.param(" [demo: each]", marks=pytest.mark.smoke)], ids=["in one event", "an event each"]
+)
 def test_the_client_s_helper_for_streams_puts_its_own_calls_together(
     looper: Proxy, bare: Session, gemini: Gemini, shape: str
 ) -> None:

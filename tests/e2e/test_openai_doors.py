@@ -13,7 +13,7 @@ from tests.e2e.upstreams import Gemini
 __all__ = ["client", "doors"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.smoke)])
 def test_chat_completions_have_the_proxy_s_tools(client: openai.OpenAI, gemini: Gemini, stream: bool) -> None:
     messages: Any = [{"role": "user", "content": 'call weather {"city": "Oslo"}'}]
     if stream:
@@ -27,6 +27,7 @@ def test_chat_completions_have_the_proxy_s_tools(client: openai.OpenAI, gemini: 
     assert "tool_calls" in gemini.last["body"]["messages"][1]
 
 
+@pytest.mark.smoke
 def test_models_and_embeddings(client: openai.OpenAI) -> None:
     first = next(iter(client.models.list()))
     assert client.models.retrieve(first.id).id == first.id
@@ -69,6 +70,7 @@ def test_a_conversation_of_items_is_asked_changed_and_deleted(client: openai.Ope
         client.conversations.retrieve(made.id)
 
 
+@pytest.mark.smoke
 def test_a_websocket_has_the_proxy_s_tools(doors: Proxy, client: openai.OpenAI) -> None:
     url = f"{doors.control.url.replace('http', 'ws', 1)}/v1/responses"
     headers = {

@@ -111,6 +111,7 @@ def test_a_refusal_of_the_service_is_raised_as_the_client_s_own_error(
     assert words in body[0]["error"]["message"], "as the endpoint gives it, in a list"
 
 
+@pytest.mark.smoke
 def test_a_tool_that_fails_is_told_and_the_chat_goes_on(looper: Proxy, bare: Session, gemini: Gemini) -> None:
     chat = Chat("stream", by_reverse(looper, bare))
     assert "no good" in chat.say('call broken {"message": "no good"}')

@@ -80,7 +80,7 @@ def test_the_control_api_tells_nothing_without_its_token(given: str | None, path
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"])
-@pytest.mark.parametrize("way", ["plain", "CONNECT"])
+@pytest.mark.parametrize("way", ["plain", pytest.param("CONNECT", marks=pytest.mark.smoke)])
 def test_the_proxy_does_not_forward_to_its_own_control_api(way: str, host: str, proxy: Proxy) -> None:
     status, body = through(proxy, way, host)
     assert status == 403

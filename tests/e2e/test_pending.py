@@ -43,7 +43,14 @@ def ledger_hits(proxy: Proxy) -> float:
     return proxy.control.metric("toolgraft_ledger_hits_total")
 
 
-@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent?alt=sse", "streamGenerateContent"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "generateContent",
+        "streamGenerateContent?alt=sse",
+        pytest.param("streamGenerateContent", marks=pytest.mark.smoke),
+    ],
+)
 def test_wait_answers_when_the_result_is_there(
     method: str, url: str, proxy: Proxy, session: Session, gemini: Gemini
 ) -> None:
@@ -146,6 +153,7 @@ def test_nothing_goes_upstream_for_an_http2_stream_that_was_reset_while_it_waite
     assert len(gemini.requests) == 1
 
 
+@pytest.mark.smoke
 def test_a_request_that_waits_does_not_hold_others(url: str, proxy: Proxy, session: Session, gemini: Gemini) -> None:
     history = begin(url)
     session.policy(on_pending="wait")

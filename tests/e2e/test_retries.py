@@ -187,6 +187,7 @@ def test_a_retry_with_another_framing_or_the_same_goes_on(
     assert responses(gemini.last) == [{"wrote": "second"}]
 
 
+@pytest.mark.smoke
 def test_an_answer_is_taken_over_once(looper: Proxy, flaky: Flaky, marks: Path) -> None:
     """After a retry that had its whole answer, the same words are a new question."""
     session = new_session(looper, tools=False)

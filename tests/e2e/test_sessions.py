@@ -134,6 +134,7 @@ def responses(gemini: Gemini) -> list[Json]:
     return [p["functionResponse"]["response"] for c in contents for p in c["parts"] if "functionResponse" in p]
 
 
+@pytest.mark.smoke
 def test_two_chats_with_the_same_words_are_not_mixed_up(ask: Ask, session: Session, gemini: Gemini) -> None:
     words = user("weather in Paris")
     chats: list[list[Json]] = []

@@ -197,6 +197,7 @@ def test_a_stream_that_breaks_stays_broken(method: str, base: str, session: Sess
     assert turn["delivered"] is False
 
 
+@pytest.mark.smoke
 def test_events_without_a_call_are_forwarded_byte_for_byte_and_at_once(base: str, canned: Canned) -> None:
     odd = [
         b'data: {"candidates":[{"content": {"parts":[ {"text":"a\\u00e9 \xc3\xa9"}]}}],"unknown":{"k":[1.50]}}\r\n\r\n'
@@ -254,6 +255,7 @@ def test_without_a_toolset_request_and_answer_are_the_same_bytes(
     assert session.calls() == []
 
 
+@pytest.mark.smoke
 def test_an_empty_toolset_strips_all_the_same(proxy: Proxy, canned: Canned) -> None:
     session = new_session(proxy, tools=False)
     session.tools([])
@@ -264,6 +266,7 @@ def test_an_empty_toolset_strips_all_the_same(proxy: Proxy, canned: Canned) -> N
     assert sent == b'{"contents":[{"parts":[{"text":"weather"}]}],"x":1.0}'
 
 
+@pytest.mark.smoke
 def test_foreign_traffic_is_left_alone(proxy: Proxy, canned: Canned) -> None:
     """A path like a surface's on a host that is none, through the regular proxy."""
     canned.says = [answer(json.dumps(document(CALL)).encode())]

@@ -40,6 +40,7 @@ case "$*" in
         echo "$*"
         [ -z "$FAKE_SHOWS" ] || printf '%s\\n' "$PYTHONPATH" "$PWD"
         [ -z "$FAKE_OPEN" ] || { { : >&1; } && { : >&2; } && : >"$FAKE_OPEN"; }
+        exit "${FAKE_TESTS_FAIL:-0}"
         ;;
     *) exec '{real}' "$@" ;;
 esac

@@ -20,31 +20,50 @@ def test_the_tests_add_the_dev_dependencies_to_the_same_venv_once(made: Checkout
     assert made.log.count("wants") == before
 
 
+CHECKS = ["ruff check --quiet .", "ruff format --quiet --check .", "lint-imports --no-logo"]
+
+
 def steps_of(output: str) -> list[str]:
     """What was run, each with its time behind it."""
-    lines = [line.removeprefix("toolgraft: ") for line in output.splitlines() if "installing" not in line]
-    assert all(re.fullmatch(r"\d+ s", line) for line in lines[1::2]), lines
-    return lines[::2]
+    said = [line.removeprefix("toolgraft: ") for line in output.splitlines()]
+    times = [i for i, line in enumerate(said) if re.fullmatch(r"\d+ s", line)]
+    return [said[i - 1] for i in times]
 
 
-def test_every_check_runs_and_pytest_has_the_last_word(made: Checkout) -> None:
-    out, err = made.run(script="run_tests.sh")
-    assert steps_of(err) == [
-        "ruff check --quiet .",
-        "ruff format --quiet --check .",
-        "mypy",
-        "lint-imports --no-logo",
-        "bounded 1200 python -m pytest --numprocesses auto --dist worksteal -m not e2e --ignore tests/e2e",
-        "bounded 2700 python -m pytest --numprocesses auto --dist worksteal -m e2e and not long",
-    ]
-    assert out[-2].endswith("python -m pytest --numprocesses auto --dist worksteal -m not e2e --ignore tests/e2e")
-    assert out[-1].endswith("python -m pytest --numprocesses auto --dist worksteal -m e2e and not long")
+@pytest.mark.parametrize(
+    ("arguments", "tests", "began", "left"),
+    [
+        ([], "not e2e or smoke", "five minutes", "./run_tests.sh --all and --long run them"),
+        (["--all"], "not long", "minutes", "./run_tests.sh --long"),
+    ],
+    ids=["quick", "all"],
+)
+def test_every_check_runs_and_pytest_once(
+    made: Checkout, arguments: list[str], tests: str, began: str, left: str
+) -> None:
+    out, err = made.run(*arguments, script="run_tests.sh")
+    *checks, last = steps_of(err)
+    assert checks == CHECKS
+    assert last.endswith(f"python -m pytest --numprocesses auto --dist worksteal -m {tests}")
+    (run,) = [line for line in out if "-m pytest" in line]
+    assert run.endswith(f"python -m pytest --numprocesses auto --dist worksteal -m {tests}")
+    said = [line for line in err.splitlines() if "installing" not in line]
+    assert began in said[0]
+    assert left in said[-1]
+    assert "toolgraft: mypy, beside the tests" in said
 
 
 def test_the_checks_run_without_the_tests(made: Checkout) -> None:
-    _, err = made.run("--checks", script="run_tests.sh")
-    steps = ["ruff check --quiet .", "ruff format --quiet --check .", "mypy", "lint-imports --no-logo"]
-    assert steps_of(err) == steps
+    out, err = made.run("--checks", script="run_tests.sh")
+    assert steps_of(err) == [*CHECKS, "types"]
+    assert "-m pytest" not in "\n".join(out)
+
+
+@pytest.mark.parametrize("argument", ["--help", "-h"])
+def test_help_installs_and_runs_nothing(bare: Checkout, argument: str) -> None:
+    out, err = bare.run(argument, script="run_tests.sh")
+    assert {"--all", "--long", "--checks"} <= {line.split()[0] for line in out if line.startswith("  --")}
+    assert err == bare.log == ""
 
 
 def test_long_tests_run_if_they_are_asked_for(made: Checkout) -> None:
@@ -55,12 +74,26 @@ def test_long_tests_run_if_they_are_asked_for(made: Checkout) -> None:
     assert all(step[0] == "bounded" and int(step[1]) <= 2000 for step in steps), "a hang fails before CI gives up"
 
 
-@pytest.mark.parametrize("check", ["ruff", "mypy", "lint-imports"])
+@pytest.mark.parametrize("check", ["ruff", "lint-imports"])
 def test_the_first_check_that_fails_is_named_and_ends_it(made: Checkout, check: str) -> None:
     made.extra["FAKE_CHECK_FAILS"] = check
     out, err = made.run(script="run_tests.sh", status=1)
     assert err.splitlines()[-1].startswith(f"toolgraft: failed: {check}")
-    assert "-m pytest" not in out
+    assert "-m pytest" not in "\n".join(out)
+
+
+def test_wrong_types_fail_the_run_after_the_tests(made: Checkout) -> None:
+    made.extra["FAKE_CHECK_FAILS"] = "mypy"
+    out, err = made.run(script="run_tests.sh", status=1)
+    assert err.splitlines()[-1] == "toolgraft: failed: mypy"
+    assert any("-m pytest" in line for line in out)
+    assert "--cache-dir" in out, "what mypy printed"
+
+
+def test_tests_that_fail_are_named_and_their_status_is_the_run_s(made: Checkout) -> None:
+    made.extra["FAKE_TESTS_FAIL"] = "3"
+    _, err = made.run(script="run_tests.sh", status=3)
+    assert err.splitlines()[-1].startswith("toolgraft: failed: bounded 1200 python -m pytest")
 
 
 def test_arguments_go_to_pytest_and_nothing_else_runs(made: Checkout) -> None:
