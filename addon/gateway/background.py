@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
-from addon.core.dialects.responses import sse
+from addon.core.dialects.responses.answer import sse
 from addon.core.framing.documents import Document
 from addon.gateway.handover import Handover
 from addon.gateway.items import INPUT

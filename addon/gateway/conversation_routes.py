@@ -7,14 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from addon.core.dialects.responses import (
-    Invalid,
+from addon.core.dialects.responses.conversations import (
     conversation_document,
     input_page,
     read_added_items,
     read_conversation,
     read_metadata,
 )
+from addon.core.dialects.responses.errors import Invalid
 from addon.core.dialects.responses.items import Unseal
 from addon.core.framing.documents import Document, encode
 from addon.gateway.conversations import Conversation, Conversations, unknown_conversation

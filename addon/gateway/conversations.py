@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from addon.core.dialects.responses import stored_items
+from addon.core.dialects.responses.conversations import stored_items
 from addon.core.framing.documents import Document
 from addon.gateway.handover import Handover
 from addon.gateway.items import ADDED, INPUT, ItemIds, items_behind

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from addon.core.dialects.responses import Invalid, is_google_s_file
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.items import is_google_s_file
 from addon.core.framing.documents import Document
 from addon.core.framing.streams import BadEncoding, TooLong, decompressor
 from addon.tools.egress import Egress, EgressRefused, EgressTransport

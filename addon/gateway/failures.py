@@ -5,7 +5,7 @@ from typing import Any, Self, TypeGuard
 
 from starlette.responses import Response
 
-from addon.core.dialects.responses import Invalid, error_document, error_status
+from addon.core.dialects.responses.errors import Invalid, error_document, error_status
 from addon.core.framing import replies
 from addon.core.framing.documents import Document, Malformed, decode, encode
 from addon.web.problems import Problem, problem_of

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from itertools import batched
 from typing import Any
 
-from addon.core.dialects.responses import is_reference, whole_items
+from addon.core.dialects.responses.conversations import whole_items
 from addon.core.dialects.responses.errors import fields
+from addon.core.dialects.responses.items import is_reference
 from addon.core.framing.documents import Document, encode
 from addon.web.problems import Problem
 from store.base import Store

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from addon.core.dialects.responses import ResponsesRequest, StoredCalls
+from addon.core.dialects.responses.history import StoredCalls
 from addon.core.dialects.responses.items import CallOutput, FunctionCall
+from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import responses_in
 from addon.core.history.steps import take_response

@@ -13,8 +13,8 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from addon.core.dialects.responses import ResponsesRequest
 from addon.core.dialects.responses.errors import bad
+from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, encode
 from addon.gateway.conversations import LocalHistory
 from addon.gateway.engine import Caller

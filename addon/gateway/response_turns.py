@@ -8,17 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from addon.core.dialects.responses import (
-    ResponsesRequest,
-    Translator,
-    conversation_tools,
-    events_of,
-    read_compaction,
-    read_leniently,
-    read_request,
-    stored_items,
-)
+from addon.core.dialects.responses.answer import Translator, events_of
+from addon.core.dialects.responses.conversations import read_compaction, stored_items
 from addon.core.dialects.responses.history import shortened, too_long
+from addon.core.dialects.responses.options import conversation_tools
+from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
 from addon.core.framing.documents import Document
 from addon.core.history.pairing import join_responses
 from addon.gateway.conversations import (

@@ -9,7 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from addon.core.dialects.responses import INCLUDABLE, Invalid, ResponsesRequest, compacted, input_page, sse
+from addon.core.dialects.responses.answer import sse
+from addon.core.dialects.responses.conversations import compacted, input_page
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.options import INCLUDABLE
+from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, encode
 from addon.gateway.background import KEEP_ALIVE, BackgroundResponses, Run
 from addon.gateway.conversations import Conversations

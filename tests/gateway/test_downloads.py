@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import Invalid
+from addon.core.dialects.responses.errors import Invalid
 from addon.core.framing.documents import Document
 from addon.core.security.egress import PUBLIC_ONLY, parse_rule
 from addon.fake_gemini.server import StrictGemini

@@ -13,7 +13,8 @@ from openai.types.responses import Response
 from openai.types.responses import ResponseStreamEvent as RawEvent
 from pydantic import BaseModel, TypeAdapter
 
-from addon.core.dialects.responses import Translator, read_request, sse
+from addon.core.dialects.responses.answer import Translator, sse
+from addon.core.dialects.responses.request import read_request
 
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RawEvent)
 # Members that Open Responses requires and the service sends, but the package's type does not know.

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.dialects.responses import Invalid, StoredCalls, Translator, events_of, read_request
+from addon.core.dialects.responses.answer import Translator, events_of
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.history import StoredCalls
 from addon.core.dialects.responses.items import read_carried, to_carry
+from addon.core.dialects.responses.request import read_request
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from tests.core.dialects.responses.published import accumulated, counting, event_of, response_of
 from tests.core.dialects.responses.test_translator import CALL, OTHER, answer, event, thought

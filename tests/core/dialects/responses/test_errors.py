@@ -9,7 +9,7 @@ import httpx2
 import openai
 import pytest
 
-from addon.core.dialects.responses import Invalid, error_document, error_status
+from addon.core.dialects.responses.errors import Invalid, error_document, error_status
 
 GEMINI = {"error": {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED"}}
 BAD_KEY = {

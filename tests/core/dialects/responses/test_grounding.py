@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import StoredCalls, events_of, read_request
-from addon.core.dialects.responses.answer import citations_of, search_of
+from addon.core.dialects.responses.answer import citations_of, events_of, search_of
+from addon.core.dialects.responses.history import StoredCalls
+from addon.core.dialects.responses.request import read_request
 from tests.core.dialects.responses.published import accumulated, event_of, response_of, translated
 from tests.core.dialects.responses.test_translator import CALL, answer, event
 

@@ -11,7 +11,10 @@ from openai.types.responses import ResponseItem
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
-from addon.core.dialects.responses import Invalid, StoredCalls, input_page, read_request, stored_items
+from addon.core.dialects.responses.conversations import input_page, stored_items
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.history import StoredCalls
+from addon.core.dialects.responses.request import read_request
 from tests.core.dialects.responses.published import counting
 
 PIXEL, OTHER = "iVBORw0KGgo=", "R0lGODlh"

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import Invalid, StoredCalls, read_request
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.history import StoredCalls
 from addon.core.dialects.responses.items import read_input
+from addon.core.dialects.responses.request import read_request
 from tests.contents import model, user
 
 PNG = {"mimeType": "image/png", "data": "aGk="}

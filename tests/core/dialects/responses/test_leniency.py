@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import Invalid, read_leniently, read_request
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.request import read_leniently, read_request
 from tests.core.dialects.responses.request_bodies import TOOL, body
 from tests.core.dialects.responses.test_request_refusals import REFUSED, places
 

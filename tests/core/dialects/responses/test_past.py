@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.dialects.responses import AddedContents, Invalid, StoredCalls, read_request
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.history import AddedContents, StoredCalls
+from addon.core.dialects.responses.request import read_request
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.fake_gemini import history as strict
 from addon.fake_gemini.routes import find_model

@@ -13,7 +13,8 @@ import openai
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from addon.core.dialects.responses import ResponsesRequest, StoredCalls, read_request
+from addon.core.dialects.responses.history import StoredCalls
+from addon.core.dialects.responses.request import ResponsesRequest, read_request
 from tests.core.dialects.responses.published import translated
 
 CALL = {"functionCall": {"id": "g1", "name": "GetWeather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import events_of
+from addon.core.dialects.responses.answer import events_of
 from tests.core.dialects.responses.published import event_of, response_of, translated
 from tests.core.dialects.responses.test_translator import CALL, LOGPROBS, OTHER, SUMMARY, USAGE, answer, thought
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from openai.types.responses import response_create_params as params
 
-from addon.core.dialects.responses import Invalid, StoredCalls, Translator, read_request
-from addon.core.dialects.responses.request import FIELDS
+from addon.core.dialects.responses.answer import Translator
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.history import StoredCalls
+from addon.core.dialects.responses.request import FIELDS, read_request
 from addon.fake_gemini import fields, rules
 from addon.fake_gemini.routes import find_model
 from tests.core.dialects.responses.published import response_of

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import Invalid, StoredCalls, Translator, read_request, stored_items
+from addon.core.dialects.responses.answer import Translator
+from addon.core.dialects.responses.conversations import stored_items
+from addon.core.dialects.responses.errors import Invalid
+from addon.core.dialects.responses.history import StoredCalls
+from addon.core.dialects.responses.request import read_request
 from tests.core.dialects.responses.published import response_of
 from tests.core.dialects.responses.request_bodies import FORMAT, TOOL, body
 

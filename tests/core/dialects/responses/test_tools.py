@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses import Invalid, Unsupported, conversation_tools, read_request
+from addon.core.dialects.responses.errors import Invalid, Unsupported
+from addon.core.dialects.responses.options import conversation_tools
+from addon.core.dialects.responses.request import read_request
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": ["string", "null"]}}, "required": ["city"]}
 FULL = {**SCHEMA, "additionalProperties": False}

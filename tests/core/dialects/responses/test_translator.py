@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.dialects.responses import Translator, conversation_tools, read_request, sse
+from addon.core.dialects.responses.answer import Translator, sse
+from addon.core.dialects.responses.options import conversation_tools
+from addon.core.dialects.responses.request import read_request
 from tests.core.dialects.responses.published import accumulated, counting, event_of, response_of, translated, translator
 
 CALL = {"functionCall": {"id": "g1", "name": "get_weather", "args": {"city": "Tokyo"}}, "thoughtSignature": "c2ln"}
