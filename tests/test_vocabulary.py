@@ -49,7 +49,7 @@ EXCEPTIONS = {
 }
 
 MODULES = {
-    "addon/hooks/clients.py": "upstream_pool.py",
+    "addon/hooks/clients.py": "upstream_flows.py",
     "addon/cli/serving.py": "worker_client.py",
     "addon/cli/clients.py": "env.py",
     "addon/gateway/serving.py": "streaming.py",
@@ -57,7 +57,7 @@ MODULES = {
     "addon/tools/threads.py": "daemon_pool.py",
     "addon/tools/rules.py": "decorator.py",
     "addon/graft/births.py": "initial_states.py",
-    "addon/graft/splice.py": "joined_rounds.py",
+    "addon/graft/splice.py": "rounds.py",
     "addon/hooks/dispatch.py": "hook_cache.py",
     "addon/hooks/onward.py": "destinations.py",
     "addon/loop/bindings.py": "tool_handlers.py",
