@@ -433,9 +433,7 @@ class Reading:
         """The responses that passed unread."""
         found = self._unread
         if self.framing is Framing.SSE:
-            decoder = SseDecoder()
-            events = decoder.feed(b"".join(found)) + decoder.flush()
-            found = [event.data for event in events if event.data is not None]
+            found = _event_data(b"".join(found))
         for data in found:
             try:
                 response = self._exchange.wire.unwrap(decode(data))
@@ -443,6 +441,12 @@ class Reading:
                 continue
             if response is not None:
                 yield response
+
+
+def _event_data(events: bytes) -> list[bytes]:
+    """The data of whole server-sent events."""
+    decoder = SseDecoder()
+    return [event.data for event in decoder.feed(events) + decoder.flush() if event.data is not None]
 
 
 def _is_json(data: bytes) -> bool:
@@ -466,8 +470,9 @@ def _is_content(part: Document) -> bool:
 
 
 def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) -> bool:
-    """Whether whole events, or a whole document, hold a call that the client may not see. Unreadable bytes count if
-    they may hold one."""
+    """Whether whole events, or a whole document, hold a call that the client may not see. This is the last check before
+    bytes go out: `Reading` takes calls out of the places where the service puts them, and a broken answer may have one
+    elsewhere, such as in a list instead of an object. Unreadable bytes count if they may hold one."""
     if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
         return False
     naming = exchange.naming
@@ -483,9 +488,7 @@ def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) 
 
 def _documents(data: bytes, framing: Framing | None) -> list[Any]:
     if framing is Framing.SSE:
-        decoder = SseDecoder()
-        events = [event.data for event in decoder.feed(data) + decoder.flush()]
-        return [decode(one) for one in events if one is not None and one.strip() not in (b"", b"[DONE]")]
+        return [decode(one) for one in _event_data(data) if one.strip() not in (b"", b"[DONE]")]
     if framing is Framing.ARRAY:
         data = b"[" + data.strip(b"[], \t\r\n") + b"]"
     return [decode(data)]
