@@ -154,7 +154,7 @@ class Origin:
 
 
 class ShadowFlows:
-    """Makes a flow for each exchange of a loop. `flows`: the flows made here, which other hooks ignore."""
+    """The flows of the proxy's own requests (`flows`), which other hooks ignore, and how they are made."""
 
     def __init__(self) -> None:
         self.flows = FlowState[Origin]("origin")
