@@ -313,11 +313,11 @@ async def test_an_answer_that_a_mistake_leaves_unread_is_not_shown(
 
     flow = await hooks.ask(request(body=ASKED))
     monkeypatch.setattr("addon.graft.machine_shell.Capture.whole", mistaken)
-    shown = await hooks.answer(flow, response(document(CALL, finishReason="STOP")))
+    visible = await hooks.answer(flow, response(document(CALL, finishReason="STOP")))
     assert flow.response is not None
     assert flow.response.status_code == 502
-    assert "ZeroDivisionError" in json.loads(shown)["error"]["message"]
-    assert b"functionCall" not in shown
+    assert "ZeroDivisionError" in json.loads(visible)["error"]["message"]
+    assert b"functionCall" not in visible
 
 
 async def test_bodies_that_another_addon_wants_streamed_are_rewritten_all_the_same(hooks: Hooks) -> None:
