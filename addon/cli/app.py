@@ -17,13 +17,11 @@ from addon.cli import (
     demo,
     fake_gemini,
     init,
-    replay,
-    requests,
-    sessions,
     status,
     store,
     token,
     tools,
+    traffic,
     tries,
     worker,
 )
@@ -79,11 +77,11 @@ app.command("deny")(approvals.deny)
 app.command("answer")(calls.answer)
 app.command("result", hidden=True)(calls.answer)  # its former name, for scripts
 app.command("try")(tries.try_tool)
-app.command("sessions")(sessions.sessions)
-app.command("turns")(sessions.turns)
-app.command("requests")(requests.requests)
+app.command("sessions")(traffic.sessions)
+app.command("turns")(traffic.turns)
+app.command("requests")(traffic.requests)
 app.command("worker")(worker.serve)
-app.command("replay")(replay.show)
+app.command("replay")(traffic.replay)
 app.command("env")(env)
 app.command("run", context_settings={"allow_interspersed_args": False})(run)
 app.command("backup")(store.backup)
