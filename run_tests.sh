@@ -58,7 +58,7 @@ if [ "${1-}" = --long ]; then
     step bounded 600 python -m tests.simulation --chats 200
     # Always the same seed, and on a fast machine no further: no change fails by a chance that has nothing to do with it.
     step bounded 600 python -m tests.fuzz --seconds 20 --seed 1 --max-tries 20000
-    step bounded 900 python -m pytest -m hypothesis --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1
+    step bounded 900 python -m pytest -m hypothesis --ignore tests/e2e --hypothesis-profile long --hypothesis-seed 1 --timeout 600
     export TOOLGRAFT_TEST_REDIS=valkey-server # instead of redis-server
     step bounded 1200 python -m pytest tests/store tests/faults -k redis
     unset TOOLGRAFT_TEST_REDIS

@@ -1,9 +1,14 @@
 """The setup of all tests."""
 
+import asyncio
 import gc
+import io
 import os
 import shutil
 import sys
+import threading
+import traceback
+from collections.abc import Generator
 from pathlib import Path
 from unittest import mock
 
@@ -19,6 +24,8 @@ settings.register_profile("long", max_examples=500, deadline=None, database=None
 settings.load_profile("quick")
 
 MEMORY_DISK = Path("/dev/shm")
+PATIENCE = 600
+"""Seconds after which an e2e test fails. The limit of all others is in pyproject.toml."""
 ROOM = 2 * 1024**3
 """The most bytes of all folders of a run."""
 
@@ -36,3 +43,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     gc.set_threshold(50_000, 10, 10)
     gc.freeze()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(PATIENCE))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the stacks to the report of a test whose time is over. pytest-timeout prints those of threads to the
+    terminal, which the workers of xdist do not have."""
+    report = yield
+    if report.failed and "from pytest-timeout" in report.longreprtext:
+        report.sections.append(("stacks of threads and tasks", _stacks()))
+    return report
+
+
+def _stacks() -> str:
+    written = io.StringIO()
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        print(f"thread {thread.name}:", file=written)
+        traceback.print_stack(frames.get(thread.ident or 0), file=written)
+    for task in [found for found in gc.get_objects() if isinstance(found, asyncio.Task) and not found.done()]:
+        task.print_stack(file=written)
+    return written.getvalue()

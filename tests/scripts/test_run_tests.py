@@ -25,9 +25,9 @@ CHECKS = ["ruff check --quiet .", "ruff format --quiet --check .", "lint-imports
 
 def steps_of(output: str) -> list[str]:
     """What was run, each with its time behind it."""
-    said = [line.removeprefix("toolgraft: ") for line in output.splitlines()]
-    times = [i for i, line in enumerate(said) if re.fullmatch(r"\d+ s", line)]
-    return [said[i - 1] for i in times]
+    lines = [line.removeprefix("toolgraft: ") for line in output.splitlines()]
+    times = [i for i, line in enumerate(lines) if re.fullmatch(r"\d+ s", line)]
+    return [lines[i - 1] for i in times]
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_every_check_runs_and_pytest_once(
     assert last.endswith(f"python -m pytest --numprocesses auto --dist worksteal -m {tests}")
     (run,) = [line for line in out if "-m pytest" in line]
     assert run.endswith(f"python -m pytest --numprocesses auto --dist worksteal -m {tests}")
-    said = [line for line in err.splitlines() if "installing" not in line]
-    assert began in said[0]
-    assert left in said[-1]
-    assert "toolgraft: mypy, beside the tests" in said
+    notes = [line for line in err.splitlines() if "installing" not in line]
+    assert began in notes[0]
+    assert left in notes[-1]
+    assert "toolgraft: mypy, beside the tests" in notes
 
 
 def test_the_checks_run_without_the_tests(made: Checkout) -> None:
