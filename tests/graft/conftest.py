@@ -57,9 +57,14 @@ def target(
     )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+ON_EACH_BACKEND = pytest.mark.parametrize("store", ["memory", "sqlite", servers.REDIS], indirect=True)
+"""For the few tests that show that the graft does the same on each: what a backend must do, `tests/store` checks."""
+
+
+@pytest.fixture
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    match request.param:
+    """In memory, if the test does not choose."""
+    match getattr(request, "param", "memory"):
         case "memory":
             url = "memory://"
         case "sqlite":
@@ -68,15 +73,6 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             url = servers.new_url()
     ticks = itertools.count(1_000_000)
     store = open_url(url, ttl=1e6, clock=lambda: float(next(ticks)))
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def memory() -> AsyncIterator[Store]:
-    """For tests that do not depend on the backend."""
-    store = open_url("memory://", ttl=1e6, clock=lambda: 1.0)
     await store.open()
     yield store
     await store.close()

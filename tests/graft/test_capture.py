@@ -11,15 +11,12 @@ from addon.surfaces.base import Operation
 from store.models import CachedTools, Status
 from tests.contents import call, model
 from tests.graft.captures import ASKED, ID, OWN, PLACEHOLDER, texts, whole
-from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
-from tests.store import servers
+from tests.graft.conftest import EVENTS, JSON, ON_EACH_BACKEND, WEATHER, Graft, answer, target
 
-pytestmark = [
-    pytest.mark.usefixtures("counted_ids"),
-    pytest.mark.parametrize("store", ["memory", "sqlite", servers.REDIS], indirect=True),
-]
+pytestmark = pytest.mark.usefixtures("counted_ids")
 
 
+@ON_EACH_BACKEND
 async def test_calls_become_a_placeholder_and_are_stored(graft: Graft) -> None:
     await graft.tools(WEATHER)
     answered = await whole(

@@ -8,7 +8,7 @@ from addon.core.framing.documents import Document, encode
 from store.base import Store
 from tests.contents import call, model, response, user
 from tests.graft.captures import Stream
-from tests.graft.conftest import EVENTS, SEARCH, WEATHER, Graft, answer
+from tests.graft.conftest import EVENTS, ON_EACH_BACKEND, SEARCH, WEATHER, Graft, answer
 from tests.graft.grafter_requests import OWN, STREAM, answer_all
 
 # --- the ledger --------------------------------------------------------------------------------------------------
@@ -70,6 +70,7 @@ async def test_images_in_a_clients_own_result_are_stored_as_its_parts(graft: Gra
     assert await graft.contents([*history, model("Cold."), user("?")]) == [*history, model("Cold."), user("?")]
 
 
+@ON_EACH_BACKEND
 async def test_a_turn_with_the_same_words_in_another_chat_is_found_by_all_before_it(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
     chats = [[user(first), model("ok"), user("weather?")] for first in ("Oslo", "Bergen")]
@@ -187,6 +188,7 @@ async def test_earlier_steps_are_rewritten_without_any_result(graft: Graft) -> N
     assert out[1:3] == [model(call()), user(response(value={"error": "no result"}))]
 
 
+@ON_EACH_BACKEND
 async def test_a_long_chat_is_rewritten_the_same_read_cold_and_read_on(store: Store) -> None:
     warm = Graft(store)
     await warm.tools(WEATHER)
@@ -204,6 +206,7 @@ async def test_a_long_chat_is_rewritten_the_same_read_cold_and_read_on(store: St
 # --- passthrough and mixed ---------------------------------------------------------------------------------------
 
 
+@ON_EACH_BACKEND
 async def test_passthrough_stores_the_clients_response_and_the_first_answer_wins(graft: Graft) -> None:
     await graft.tools(WEATHER, delivery="passthrough")
     visible_turn = await graft.ask([user("hi")], answer(call(id="x")))

@@ -13,7 +13,7 @@ from addon.surfaces.base import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import Call
 from tests.contents import call, model, response, user
-from tests.graft.conftest import WEATHER, Graft, answer, target
+from tests.graft.conftest import ON_EACH_BACKEND, WEATHER, Graft, answer, target
 from tests.graft.grafter_requests import SOON, STREAM, answer_all, pending
 
 
@@ -41,6 +41,7 @@ async def running(graft: Graft, history: Sequence[Document], **kwargs: Any) -> "
     return asyncio.ensure_future(graft.request({"contents": list(history)}, **kwargs))
 
 
+@ON_EACH_BACKEND
 async def test_wait_goes_on_at_once_when_the_result_comes(graft: Graft, waits: list[float]) -> None:
     history = await pending(graft, on_pending="wait", pending_timeout=3600)
     task = await running(graft, history)

@@ -7,9 +7,11 @@ from addon.core.history.request import parse
 from addon.graft.ledger_evidence import Miss
 from store.base import MATCHES, Store
 from tests.contents import call, model, user
+from tests.graft.conftest import ON_EACH_BACKEND
 from tests.graft.ledgers import PLACEHOLDER, A, B, C, found, hits_of, kept, missed, plain, read, turn_id
 
 
+@ON_EACH_BACKEND
 async def test_by_the_id_before_everything_else(store: Store) -> None:
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(2)))
     await kept(store, 1, [A, visible_turn])
@@ -37,6 +39,7 @@ async def test_several_ids_of_one_turn_in_their_order_and_each_once(store: Store
     assert await found(store, [A, model(*texts), C]) == {1: [turn_id(2), turn_id(1)]}
 
 
+@ON_EACH_BACKEND
 async def test_by_all_that_stands_before_it(store: Store) -> None:
     await kept(store, 1, [A, B, C, B])
     await kept(store, 2, [C, B, C, B])
@@ -65,6 +68,7 @@ async def test_a_chat_that_has_a_name_is_known_under_any_system_instruction(stor
     assert await found(store, [A, B, C], instruction="It is 10:00.") == {}
 
 
+@ON_EACH_BACKEND
 async def test_the_newest_delivered_of_equal_turns_is_used(store: Store) -> None:
     await kept(store, 1, [A, B], args={"x": 1})
     await kept(store, 2, [A, B], args={"x": 1})
@@ -102,6 +106,7 @@ async def test_more_turns_than_can_be_compared_are_missed(store: Store) -> None:
     assert await found(store, [A, B, C]) == {}
 
 
+@ON_EACH_BACKEND
 async def test_a_turn_without_calls_that_reads_the_same_makes_it_a_miss(store: Store) -> None:
     await kept(store, 1, [A, B])
     await plain(store, [A, B], asker="key:other")
@@ -136,6 +141,7 @@ async def test_sessions_are_apart(store: Store) -> None:
     assert await found(store, [A, B, C], "other") == {1: [turn_id(1)]}
 
 
+@ON_EACH_BACKEND
 async def test_bare_placeholders_take_the_newest_step_after_the_same_words_for_good(store: Store) -> None:
     bare = model("Tool call completed")
     visible_turn = model(PLACEHOLDER.text(["f"], turn_id(1)))

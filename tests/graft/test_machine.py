@@ -20,7 +20,6 @@ from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Operation, Target
 from store.backends.memory import MemoryStore
-from store.base import Store
 from tests.contents import call, model, user
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target
 
@@ -42,11 +41,6 @@ class Runs(ByHand):
 
     def initial_state(self, config: SessionConfig, call: CapturedCall, *, runs: bool) -> InitialState:
         return InitialState(error=call.fault, begins=runs)
-
-
-@pytest.fixture
-def store(memory: Store) -> Store:
-    return memory
 
 
 def body_of(to: Target, documents: Sequence[Document]) -> bytes:

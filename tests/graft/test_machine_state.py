@@ -12,7 +12,6 @@ from addon.graft.machine_protocol import TABLE, ImpossibleEvent, State, Wait
 from addon.graft.rounds import Resumed, Resumption
 from addon.settings import Settings
 from store.backends.memory import MemoryStore
-from store.base import Store
 from store.models import Slot, Step
 from tests.contents import call, model
 from tests.graft.conftest import EVENTS, WEATHER, Graft, answer
@@ -83,11 +82,6 @@ ALONE: list[tuple[Act, ...]] = [
     (BEGIN, PARTIAL, FINISH),
     (BEGIN, TEXT, PARTIAL, FINISH),
 ]
-
-
-@pytest.fixture
-def store(memory: Store) -> Store:
-    return memory
 
 
 class Walk:

@@ -21,7 +21,6 @@ from addon.settings import Settings
 from addon.surfaces import match
 from addon.surfaces.base import Framing
 from store.backends.memory import MemoryStore
-from store.base import Store
 from tests.contents import user
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer
 from tests.graft.test_machine import TARGETS, Runs
@@ -34,11 +33,6 @@ MANY = 64
 
 type Model = Callable[[str, int], Iterator[bytes]]
 """Its answer, by what it says ("text, call, text") and in how many events each text and each call's arguments come."""
-
-
-@pytest.fixture
-def store(memory: Store) -> Store:
-    return memory
 
 
 # --- what the model says ------------------------------------------------------------------------------------------

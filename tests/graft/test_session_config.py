@@ -92,8 +92,8 @@ async def test_a_request_reads_what_holds_for_its_session_once(graft: Graft, mon
     assert b"functionCall" in outcome.body
 
 
-async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(memory: Store) -> None:
-    grafter = Grafter(memory, Settings(), Metrics(), [SEARCH], budget=Budget(100_000))
+async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(store: Store) -> None:
+    grafter = Grafter(store, Settings(), Metrics(), [SEARCH], budget=Budget(100_000))
     for number in range(100):
         config = await grafter.session_config(f"made-up-{number}")
         assert config is not None
@@ -104,9 +104,9 @@ async def test_sessions_that_clients_make_up_are_not_remembered_for_ever(memory:
 
 
 @pytest.fixture
-async def shared(memory: Store) -> Grafter:
+async def shared(store: Store) -> Grafter:
     """A grafter that has met the session default without tools."""
-    grafter = Grafter(memory, Settings(), Metrics())
+    grafter = Grafter(store, Settings(), Metrics())
     assert await grafter.session_config("default") is None
     return grafter
 
