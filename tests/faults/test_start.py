@@ -28,49 +28,49 @@ from addon.options import OPTIONS
 ROOT = Path(__file__).parents[2]
 ENTRY = ROOT / "addon" / "entry.py"
 
-NUMBERS = ("", "x", "-1", "1e999", "nan")
-ODD_NUMBERS = (*NUMBERS, " ", "inf", "-inf", "1,5", "0x10", "1" * 5000)
-"""For one option of each kind of number."""
+NUMBERS = ("", "x", "-1", "1e999", "nan", " ", "inf", "-inf", "1,5", "0x10", "1" * 5000)
+"""For one option of each kind of number: whole, with a fraction, of seconds, and where 0 is allowed."""
 WORDS = ("", "x", "AUTO", "on off", "1", "\x00", "ä")
+"""For one option with a choice of words."""
 PATHS = ("", "\x00", "/nonexistent/\x1b[31m", "/dev/null/x")
 WRONG: dict[str, tuple[str, ...]] = {
     "config": ("\x00", "/nonexistent/x.toml", "/dev/null/x", "/"),
-    "config_trusted": WORDS,
-    "reload": WORDS,
+    "config_trusted": ("x",),
+    "reload": ("x",),
     "session": ("", "two words", ".", "ä", "x" * 65, "a/b", "\x00", "a\n"),
     "client_tools": WORDS,
-    "delivery": WORDS,
-    "on_pending": WORDS,
-    "pending_timeout": (*ODD_NUMBERS, "3601"),
+    "delivery": ("x",),
+    "on_pending": ("x",),
+    "pending_timeout": (*NUMBERS, "3601"),
     "placeholder": (
         *("", "done", "{turn_id}", "{turn_id}{turn_id} done", "{names} done", "{x} {turn_id}", "{turn_id"),
         *("{turn_id} {status} {status} done", "{status}: {turn_id}"),
     ),
     "tools": PATHS,
     "mcp": PATHS,
-    "mcp_pin": WORDS,
-    "max_rounds": (*ODD_NUMBERS, "0", "101", "1.5"),
-    "parallel": (*NUMBERS, "0", "65", "1.5"),
+    "mcp_pin": ("x",),
+    "max_rounds": (*NUMBERS, "0", "101", "1.5"),
+    "parallel": ("x", "0", "65", "1.5"),
     "max_calls": (*NUMBERS, "0", "10001"),
-    "max_args": (*NUMBERS, "1023"),
-    "max_media": (*NUMBERS, "-1"),
-    "max_answer": (*NUMBERS, "1023", "1e6"),
-    "max_event": (*NUMBERS, "1023", "1024.5"),
-    "tool_timeout": (*NUMBERS, "0", "3601"),
-    "approval_timeout": (*NUMBERS, "86401"),
-    "answer_timeout": (*NUMBERS, "86401"),
-    "retry_window": (*NUMBERS, "3601"),
-    "keepalive": (*NUMBERS, "3601"),
-    "stream": WORDS,
-    "drain_timeout": (*NUMBERS, "3601", "-0.1"),
-    "fast": WORDS,
-    "log": WORDS,
+    "max_args": ("x", "1023"),
+    "max_media": ("x", "-1"),
+    "max_answer": ("x", "1023", "1e6"),
+    "max_event": ("x", "1023", "1024.5"),
+    "tool_timeout": ("x", "0", "3601"),
+    "approval_timeout": ("x", "86401"),
+    "answer_timeout": ("x", "86401"),
+    "retry_window": ("x", "3601"),
+    "keepalive": ("x", "3601"),
+    "stream": ("x",),
+    "drain_timeout": ("x", "3601", "-0.1"),
+    "fast": ("x",),
+    "log": ("x",),
     "filter": ("~~(", "~", "(", "~u [", "\x00"),
     "redirect": ("", "x", "=", "h=", "h=x", "h=ftp://a", "h=http://", "h=http://a:x", "h=http://[", "h=http://a:99999",
                  "=http://a", "a b=http://c", "h=http://a\x00", "h=http://a b", "h=http://a:0", "h=http://a?x=1"),
     "upstream": ("", "x", "ftp://a", "http://", "http://[", "http://a:x", "http://a:99999", "http://a\x00", "http://a?"),
     "model_aliases": ("", "x", "=", "=m", "a=", "a=b/c", "a b=c", "a=b c", "a=b\x00", "x" * 129 + "=m", "/a=m"),
-    "lenient": WORDS,
+    "lenient": ("x",),
     "control": ("", "x", "8741", ":8741", "a:", "a:x", "a:65536", "127.0.0.1:99999999999999999999", "no.such.invalid:0",
                 "\x00:1", "a b:1", "x" * 300 + ":1", "ä..ö:1"),
     "token": ("a b", "ä", "\x00", "a\n"),
@@ -79,24 +79,26 @@ WRONG: dict[str, tuple[str, ...]] = {
     "egress": ("", "a b", "https://a", "a:x", "a:99999", "a/b", "10.0.0.0/99", "[::1", "*", "a.*", "ä..ö", "a\x00"),
     "session_access": ("", "x", "=a", "a b=c", "a=", "a=b,,c", "a=\x00"),
     "store": ("x", "redis://", "none://", "sqlite://", "sqlite:///", "sqlite:///\x00", "memory://x"),
-    "durability": WORDS,
+    "durability": ("x",),
     "state": ("\x00", "/dev/null", "/dev/null/x", "x" * 300, "~nobody-of-this-name/x"),
-    "cache_bytes": (*ODD_NUMBERS, "1048575"),
-    "keep_requests": (*ODD_NUMBERS, "-1", "10001"),
+    "cache_bytes": ("x", "1048575"),
+    "keep_requests": ("x", "-1", "10001"),
     "ttl": (*NUMBERS, "59"),
-    "on_store_error": WORDS,
-    "max_tools": (*NUMBERS, "0", "100001", "1.5"),
-    "max_tool": (*NUMBERS, "1023", "1 024"),
-    "max_line": (*NUMBERS, "1023", "4M"),
-    "max_connections": (*NUMBERS, "0", "7", "8.5"),
-    "max_headers": (*NUMBERS, "1023", "64K"),
-    "header_timeout": (*NUMBERS, "0", "3601"),
-    "max_body": (*ODD_NUMBERS, "1023"),
+    "on_store_error": ("x",),
+    "max_tools": ("x", "0", "100001", "1.5"),
+    "max_tool": ("x", "1023", "1 024"),
+    "max_line": ("x", "1023", "4M"),
+    "max_connections": ("x", "0", "7", "8.5"),
+    "max_headers": ("x", "1023", "64K"),
+    "header_timeout": ("x", "0", "3601"),
+    "max_body": ("x", "1023"),
     "record": ("/", "/nonexistent/x", "\x00", "x" * 300),
 }  # fmt: skip
 
 
 NAMES = [option.name.removeprefix("graft_") for option in OPTIONS]
+OF_EACH_TYPE = ("session", "redirect")
+"""A text, and a list of texts."""
 BY_PATH = ("config", "tools", "mcp", "store", "state", "control")
 """Options whose value alone may be named: it is a path, or an address."""
 
@@ -177,21 +179,21 @@ async def test_every_wrong_value_of_every_option_is_refused_by_name(name: str, l
         assert message.isprintable(), message
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_EACH_TYPE)
 async def test_an_option_without_a_value_is_refused(name: str, load: Load) -> None:
     assert await load(f"graft_{name}").sentence() == f"graft_{name} needs a value: graft_{name}=VALUE"
     assert f"graft_{name} needs a value" in await load(**{f"graft_{name}": None}).sentence()
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.typespec is str], ids=lambda o: o.name)
-async def test_an_option_that_is_given_twice_is_refused_and_its_values_are_not_shown(option: Any, load: Load) -> None:
-    message = await load(f"{option.name}=one-value", f"{option.name}=another").sentence()
-    assert message == f"{option.name} is given 2 times: give it once"
+@pytest.mark.parametrize("name", ["session", "token"])
+async def test_an_option_that_is_given_twice_is_refused_and_its_values_are_not_shown(name: str, load: Load) -> None:
+    message = await load(f"graft_{name}=one-value", f"graft_{name}=another").sentence()
+    assert message == f"graft_{name} is given 2 times: give it once"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OF_EACH_TYPE)
 async def test_structures_in_the_configuration_file_are_refused(name: str, load: Load) -> None:
-    for value in ({"a": 1}, [["a"]], [{"a": "b"}], [None]) if name in ("session", "redirect") else ([{"a": "b"}],):
+    for value in ({"a": 1}, [["a"]], [{"a": "b"}], [None]):
         assert f"graft_{name}" in await load(**{f"graft_{name}": value}).sentence()
 
 
