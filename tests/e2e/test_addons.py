@@ -1,9 +1,10 @@
 """Other addons and scripts around every kind of request: the content of a flow after its hooks goes upstream, and to
 the client."""
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +63,20 @@ KINDS: dict[str, int] = {
 """Each with the number of requests that go upstream."""
 
 
+WAYS = tuple(dict.fromkeys(kind.partition(" ")[0] for kind in KINDS))
+
+
+def kinds(rule: int, *more: str) -> pytest.MarkDecorator:
+    """Every way of a request, with a stream or without: the other one at the next rule. `more`: with each way the next
+    of these, so that each comes with every rule, and with streams and without."""
+    cases = []
+    for number, way in enumerate(WAYS):
+        streams = f"{way} stream" in KINDS and (rule + number) % 2
+        kind = f"{way} stream" if streams else way
+        cases.append((kind, more[(rule + number // 2) % len(more)]) if more else kind)
+    return pytest.mark.parametrize(("kind", "name") if more else "kind", cases)
+
+
 def _ask(proxy: Proxy, way: str, model: str, words: str, headers: dict[str, str], *, streams: bool) -> Reply:
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     if way.startswith("gateway"):
@@ -85,35 +100,21 @@ def _text(got: httpx2.Response, way: str) -> str:
     return "".join(text_of(one) for one in documents if one.get("candidates"))
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """One mitmdump with every rule of the tests, each for the models that it names."""
-    folder = tmp_path_factory.mktemp("addons")
-    local = folder / "local.json"
-    local.write_text(json.dumps({"candidates": [{"content": {"parts": [{"text": LOCAL}]}, "finishReason": "STOP"}]}))
+@contextlib.contextmanager
+def running(
+    folder: Path, rules: Callable[[Echo, Echo], list[str]], **options: Callable[[Echo], str]
+) -> Iterator[House]:
+    """A mitmdump with these rules, between two scripts."""
     records = folder / "records"
     with Echo() as echo, Echo() as other:
-        rules = [
-            "modify_headers=|~q|x-added|by a rule",
-            "modify_headers=|~q & ~u gemini-bare|user-agent|",
-            "modify_headers=|~s|x-answered|by a rule",
-            "modify_body=|~q|sekret|REDACTED",
-            "modify_body=|~s & ~u gemini-quiet|hush|QUIET",
-            f"map_remote=|~u gemini-remote|{echo.url}/|{other.url}/",
-            f"map_local=|~u gemini-local|.*|{local}",
-            "block_list=|~u gemini-blocked|403",
-            "block_list=|~u gemini-dropped|444",
-            "stickycookie=~u gemini-sticky",
-            "stickyauth=~u gemini-sticky",
-        ]
-        late = [word for name in ("late", "records") for word in ("-s", str(SCRIPTS / f"{name}.py"))]
+        words = [word for name in ("late", "records") for word in ("-s", str(SCRIPTS / f"{name}.py"))]
         proxy = Proxy(
             folder,
             echo.url,
-            arguments=(*late, *(word for rule in rules for word in ("--set", rule))),
+            arguments=(*words, *(word for rule in rules(echo, other) for word in ("--set", rule))),
             environ={"RECORDS": str(records), "GEMINI_API_KEY": KEY},
             early=SCRIPTS / "early.py",
-            upstream=echo.url,
+            **{name: option(echo) for name, option in options.items()},
         )
         try:
             declared: Json = {"name": "lookup", "description": "d"}
@@ -127,6 +128,32 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     assert "crashed" not in proxy.log, proxy.log
 
 
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One mitmdump with every rule of the tests, each for the models that it names."""
+    folder = tmp_path_factory.mktemp("addons")
+    local = folder / "local.json"
+    local.write_text(json.dumps({"candidates": [{"content": {"parts": [{"text": LOCAL}]}, "finishReason": "STOP"}]}))
+
+    def rules(echo: Echo, other: Echo) -> list[str]:
+        return [
+            "modify_headers=|~q|x-added|by a rule",
+            "modify_headers=|~q & ~u gemini-bare|user-agent|",
+            "modify_headers=|~s|x-answered|by a rule",
+            "modify_body=|~q|sekret|REDACTED",
+            "modify_body=|~s & ~u gemini-quiet|hush|QUIET",
+            f"map_remote=|~u gemini-remote|{echo.url}/|{other.url}/",
+            f"map_local=|~u gemini-local|.*|{local}",
+            "block_list=|~u gemini-blocked|403",
+            "block_list=|~u gemini-dropped|444",
+            "stickycookie=~u gemini-sticky",
+            "stickyauth=~u gemini-sticky",
+        ]
+
+    with running(folder, rules, upstream=lambda echo: echo.url) as house:
+        yield house
+
+
 def upstream(house: House, kind: str) -> list[Heard]:
     """What the upstream was sent."""
     assert len(house.echo.heard) == KINDS[kind]
@@ -138,7 +165,7 @@ def all_said(kind: str) -> int:
     return {"plain": 1, "placeholder": 1, "loop": 3, "gateway": 3}.get(kind.partition(" ")[0], 2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(0)
 def test_without_a_rule_for_it_nothing_is_changed(house: House, kind: str) -> None:
     got = house.ask(kind, "gemini-3-flash", "please")
     assert got.status == 200
@@ -146,7 +173,7 @@ def test_without_a_rule_for_it_nothing_is_changed(house: House, kind: str) -> No
     assert all(b"please" in one.body for one in upstream(house, kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(1)
 def test_headers_are_set_and_removed(house: House, kind: str) -> None:
     got = house.ask(kind, "gemini-bare")
     assert got.status == 200
@@ -156,7 +183,7 @@ def test_headers_are_set_and_removed(house: House, kind: str) -> None:
     assert ("x-answered" in got.headers) is not kind.startswith("gateway"), "a door's answer is its own"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(2)
 def test_words_of_a_request_are_replaced(house: House, kind: str) -> None:
     assert house.ask(kind, "gemini-3-flash").status == 200
     for one in upstream(house, kind):
@@ -165,7 +192,7 @@ def test_words_of_a_request_are_replaced(house: House, kind: str) -> None:
         assert int(one.headers["content-length"]) == len(one.body)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(3)
 def test_words_of_an_answer_are_replaced_in_streams_as_well(house: House, kind: str) -> None:
     got = house.ask(kind, "gemini-quiet")
     assert got.status == 200
@@ -174,7 +201,7 @@ def test_words_of_an_answer_are_replaced_in_streams_as_well(house: House, kind: 
     assert not any(b"hush" in one.body for one in upstream(house, kind))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(4)
 def test_requests_are_sent_to_another_server(house: House, kind: str) -> None:
     got = house.ask(kind, "gemini-remote")
     assert got.status == 200
@@ -185,7 +212,7 @@ def test_requests_are_sent_to_another_server(house: House, kind: str) -> None:
     assert all(one.headers["host"] == house.other.url.removeprefix("http://") for one in models)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(5)
 def test_a_file_answers_in_the_upstreams_place(house: House, kind: str) -> None:
     got = house.ask(kind, "gemini-local")
     assert got.status == 200
@@ -193,21 +220,20 @@ def test_a_file_answers_in_the_upstreams_place(house: House, kind: str) -> None:
     assert house.echo.heard == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(6)
 def test_requests_are_blocked(house: House, kind: str) -> None:
     assert house.ask(kind, "gemini-blocked").status == 403
     assert house.echo.heard == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model", ["gemini-dropped", "gemini-early-kills", "gemini-late-kills"])
-def test_requests_are_killed(house: House, kind: str, model: str) -> None:
-    got = house.ask(kind, model)
+@kinds(7, "gemini-dropped", "gemini-early-kills", "gemini-late-kills")
+def test_requests_are_killed(house: House, kind: str, name: str) -> None:
+    got = house.ask(kind, name)
     assert got.status == (499 if kind.startswith("gateway") else 0)
     assert house.echo.heard == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(8)
 def test_cookies_and_credentials_stick(house: House, kind: str) -> None:
     house.ask("plain", "gemini-sticky", authorization="Bearer once")
     assert house.ask(kind, "gemini-sticky").status == 200
@@ -218,7 +244,7 @@ def test_cookies_and_credentials_stick(house: House, kind: str) -> None:
     assert len(set(cookies)) == len(cookies), "each answer sets another"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(9)
 def test_scripts_before_and_behind_the_addon_edit_requests_and_heads(house: House, kind: str) -> None:
     got = house.ask(kind, "gemini-edited", "please, word early and word late")
     assert got.status == 200
@@ -229,8 +255,7 @@ def test_scripts_before_and_behind_the_addon_edit_requests_and_heads(house: Hous
         assert (got.headers["x-early"], got.headers["x-late"]) == ("answered", "answered")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["early", "late"])
+@kinds(10, "early", "late")
 def test_a_script_answers_in_the_upstreams_place(house: House, kind: str, name: str) -> None:
     got = house.ask(kind, f"gemini-{name}-answers")
     assert got.status in (200, 502)
@@ -238,14 +263,12 @@ def test_a_script_answers_in_the_upstreams_place(house: House, kind: str, name: 
     assert house.echo.heard == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["early", "late"])
+@kinds(11, "early", "late")
 def test_a_script_changes_the_status_of_an_answer(house: House, kind: str, name: str) -> None:
     assert house.ask(kind, f"gemini-{name}-status").status == 429
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["early", "late"])
+@kinds(12, "early", "late")
 def test_a_scripts_stream_callable_edits_what_is_passed_on(house: House, kind: str, name: str) -> None:
     got = house.ask(kind, f"gemini-{name}-pieces")
     assert got.status == 200
@@ -254,8 +277,7 @@ def test_a_scripts_stream_callable_edits_what_is_passed_on(house: House, kind: s
     assert "functionCall" not in got.text
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["early", "late"])
+@kinds(13, "early", "late")
 def test_a_response_hook_edits_answers_that_do_not_stream(house: House, kind: str, name: str) -> None:
     got = house.ask(kind, f"gemini-{name}-whole")
     assert got.status == 200
@@ -293,39 +315,21 @@ def check_records(house: House, ports: set[int]) -> set[str]:
 @pytest.fixture(scope="module")
 def strict_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Another mitmdump: no streams, Google's hosts redirected, and credentials that the proxy adds."""
-    folder = tmp_path_factory.mktemp("strict")
-    records = folder / "records"
-    with Echo() as echo, Echo() as other:
-        rules = [
+
+    def rules(echo: Echo, other: Echo) -> list[str]:
+        return [
             f"map_remote=|~u gemini-remote|https?://generativelanguage.googleapis.com/|{other.url}/",
             "upstream_auth=me:secret",
             "anticache=true",
             "anticomp=true",
             "stickycookie=~u gemini-sticky",
         ]
-        late = [word for name in ("late", "records") for word in ("-s", str(SCRIPTS / f"{name}.py"))]
-        proxy = Proxy(
-            folder,
-            echo.url,
-            arguments=(*late, *(word for rule in rules for word in ("--set", rule))),
-            environ={"RECORDS": str(records), "GEMINI_API_KEY": KEY},
-            early=SCRIPTS / "early.py",
-            stream="off",
-        )
-        try:
-            declared: Json = {"name": "lookup", "description": "d"}
-            Session(proxy.control, "placeholder").tools([declared])
-            executor = {"type": "http", "url": f"{other.url}/tool"}
-            Session(proxy.control, "loop").tools([declared | {"executor": executor}])
-            yield House(proxy, echo, other, records)
-        finally:
-            proxy.stop()
-    assert "Traceback" not in proxy.log, proxy.log
-    assert "crashed" not in proxy.log, proxy.log
+
+    with running(tmp_path_factory.mktemp("strict"), rules, stream=lambda _: "off") as house:
+        yield house
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["early", "late"])
+@kinds(14, "early", "late")
 def test_a_response_hook_edits_every_answer_if_nothing_streams(strict_house: House, kind: str, name: str) -> None:
     got = strict_house.ask(kind, f"gemini-{name}-whole")
     assert got.status == 200
@@ -363,7 +367,7 @@ def asks(words: str) -> Json:
     return {"contents": [user(words)]}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds(15)
 def test_rules_see_the_true_url_of_what_is_redirected(strict_house: House, kind: str) -> None:
     got = through_the_proxy(strict_house, kind, "gemini-remote")
     assert got.status == 200
