@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.e2e.processes import ROOT, Process, environment, mitmdump
-from tests.e2e.proxies import DECLARATIONS, Proxy, Session, command, sets, user
+from tests.e2e.proxies import Proxy, Session, command, sets, user
 from tests.e2e.upstreams import END, Canned, answer, chunked
 from tests.ports import free_port
 
@@ -51,61 +50,23 @@ class RefusedLate(Refused):
     opens = True
 
 
-WRONG = [
-    ("session", "two words", "graft_session='two words': must be a name of the form [A-Za-z0-9_.-]{1,64}"),
-    ("client_tools", "drop", "graft_client_tools='drop': must be one of strip, keep"),
-    ("delivery", "fax", "graft_delivery='fax': must be one of auto, placeholder, loop, hold, passthrough"),
-    ("pending_timeout", "soon", "graft_pending_timeout='soon': must be a number of seconds from 0 to 3600"),
-    ("placeholder", "done", "graft_placeholder='done': must contain {turn_id} exactly once"),
-    ("filter", "~~(", "graft_filter='~~(': must be a mitmproxy flow filter"),
-    ("redirect", "nowhere", "'nowhere' must be HOST=URL, such as generativelanguage.googleapis.com=http://"),
-    ("upstream", "gemini.example", "graft_upstream='gemini.example': must be an http or https URL"),
-    ("control", "8741", "graft_control='8741': must be host:port"),
-    ("token", "not a token", "graft_token=(not shown): must be printable ASCII without spaces"),
-    ("store", "none://x", "graft_store='none://x': its scheme is not one of memory://, sqlite://"),
-    ("ttl", "1", "graft_ttl='1': must be a number of seconds, 60 or more"),
-    ("sesion", "x", "graft_sesion: there is no such option; did you mean graft_session?"),
-]
-
-
-@pytest.mark.parametrize(("option", "value", "message"), WRONG, ids=[case[0] for case in WRONG])
-def test_a_wrong_option_ends_the_start_and_says_what_fits(
-    option: str, value: str, message: str, tmp_path: Path
-) -> None:
-    refused = Refused(tmp_path, **{option: value})
-    assert message in refused.log
+def test_a_wrong_option_ends_the_start_and_says_what_fits(tmp_path: Path) -> None:
+    """Whatever is wrong: `tests/faults/test_start.py` has every option. This one is found before anything is opened."""
+    refused = Refused(tmp_path, token="not a token")
+    assert "graft_token=(not shown): must be printable ASCII without spaces" in refused.log
     assert "not a token" not in refused.log
     assert not (tmp_path / "state" / "toolgraft.db").exists()
 
 
-SETS = [
-    (("graft_delivery",), "graft_delivery needs a value"),
-    (("graft_delivery=loop", "graft_delivery=auto"), "graft_delivery is given 2 times: give it once"),
-    (("graft_tools",), "graft_tools needs a value"),
-    (("graft_upstream=https://me:s3cr3t@a",), "graft_upstream='https://***@a': may have a path, but no query"),
-]
-
-
-@pytest.mark.parametrize(("texts", "message"), SETS, ids=[case[0][-1] for case in SETS])
-def test_an_option_that_mitmproxy_cannot_take_ends_the_start(
-    texts: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+def test_an_option_that_mitmproxy_cannot_take_ends_the_start(tmp_path: Path) -> None:
     """It would serve on without the addon."""
-    refused = Refused(tmp_path, *(word for text in texts for word in ("--set", text)))
-    assert message in refused.log
-    assert "s3cr3t" not in refused.log
+    assert "graft_delivery needs a value" in Refused(tmp_path, "--set", "graft_delivery").log
 
 
 def test_an_option_without_its_prefix_ends_the_start(tmp_path: Path) -> None:
     """Any script may have an option of this name: nobody knows before all are loaded."""
     refused = RefusedLate(tmp_path, "--set", "delivery=loop")
     assert "delivery: there is no such option; did you mean graft_delivery?" in refused.log
-
-
-def test_a_wrong_value_in_the_configuration_file_ends_the_start(tmp_path: Path) -> None:
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf/config.yaml").write_text("graft_max_rounds: [5]\ngraft_session: 7\n")
-    assert "graft_max_rounds: must be one text or number" in Refused(tmp_path).log
 
 
 def test_an_addon_whose_packages_are_missing_ends_the_start(tmp_path: Path) -> None:
@@ -143,47 +104,14 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "state").read_text() == "a file of someone's"
 
 
-def corrupt(path: Path) -> str:
-    path.write_bytes(b"this was never a database" * 100)
-    return "this is not a SQLite database"
-
-
-def truncated(path: Path) -> str:
-    own_database(path)
-    path.write_bytes(path.read_bytes()[:5000])
-    return "the database is damaged"
-
-
-def newer(path: Path) -> str:
-    own_database(path)
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 999")
-    db.close()
-    return "the database has version 999, from a newer toolgraft"
-
-
-def anothers(path: Path) -> str:
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE bookmarks (url TEXT)")
-    db.close()
-    return "the database belongs to another program"
-
-
-def own_database(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.executescript(f"PRAGMA application_id = {0x746F6F6C}; CREATE TABLE t (x);")
-        db.executemany("INSERT INTO t VALUES (?)", [("x" * 1000,)] * 10)
-    db.close()
-
-
-@pytest.mark.parametrize("spoil", [corrupt, truncated, newer, anothers])
-def test_a_database_that_cannot_be_used_is_named_and_left_alone(spoil: Any, tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_used_is_named_and_left_alone(tmp_path: Path) -> None:
+    """`tests/store/sqlite/test_refused_files.py` has every kind."""
     path = tmp_path / "state" / "toolgraft.db"
     path.parent.mkdir()
-    message = spoil(path)
-    before = path.read_bytes()
+    before = b"this was never a database" * 100
+    path.write_bytes(before)
     refused = RefusedLate(tmp_path)
-    assert f"store {path}: {message}" in refused.log
+    assert f"store {path}: this is not a SQLite database" in refused.log
     assert "not open" not in refused.log
     assert path.read_bytes() == before
     assert not path.with_name("toolgraft.db-wal").exists()
@@ -251,26 +179,6 @@ def test_a_body_that_is_not_an_object_passes_untouched_with_one_warning(
     warnings = [line for line in proxy.process.lines[mark:] if "passed on unchanged" in line]
     assert len(warnings) <= 1, warnings
     assert warnings or any("passed on unchanged" in line for line in proxy.process.lines)
-
-
-TOOLS: list[tuple[Any, str]] = [
-    ({"tools": [{"functionDeclarations": [{"name": "two words"}]}]}, "tools[0]"),
-    ({"tools": [{"functionDeclarations": [DECLARATIONS[0], DECLARATIONS[0]]}]}, "get_weather"),
-    ({"tools": "get_weather"}, "tools"),
-    ({"tools": [], "tool_choise": "auto"}, "tool_choise"),
-    ([], "must be an object"),
-]
-
-
-@pytest.mark.parametrize(("document", "named"), TOOLS, ids=["name", "twice", "no list", "misspelt", "no object"])
-def test_tools_that_are_wrong_are_refused_and_change_nothing(document: Any, named: str, session: Session) -> None:
-    path = f"/v1/sessions/{session.name}/tools"
-    before = session.control.ask("GET", path)
-    refused = session.control.http.put(path, json=document)
-    assert refused.status_code == 422
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert named in refused.text
-    assert session.control.ask("GET", path) == before
 
 
 @pytest.mark.smoke

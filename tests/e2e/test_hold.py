@@ -79,11 +79,6 @@ def test_after_its_time_the_model_is_told_that_nobody_answered(proxy: Proxy, hol
     assert [call["status"] for call in holding.calls()] == ["failed"]
 
 
-def test_a_tool_s_own_time_limit_goes_first(proxy: Proxy, holding: Session, gemini: Gemini) -> None:
-    holding.tools([{"name": "get_weather", "description": "The weather.", "timeout": 0.1}])
-    assert "within 0.1 s" in ask(proxy, holding, "call get_weather {}")
-
-
 def test_a_call_that_needs_an_approval_waits_for_it_and_then_for_its_result(
     proxy: Proxy, holding: Session, gemini: Gemini
 ) -> None:

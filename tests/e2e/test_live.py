@@ -259,27 +259,6 @@ def test_vertex_speaks_live_as_well(living: Proxy, session: Session, gemini: Gem
     assert statuses(session) == [("weather", "done")]
 
 
-def test_a_model_that_never_stops_calling_is_stopped(
-    living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
-) -> None:
-    session.policy(max_rounds=3)
-    with lives.python(living, session, tmp_path) as chat:
-        chat.send(say='call weather {"city": "Oslo"} forever')
-        until(lambda: [status for _, status in statuses(session)[:5]] == ["done"] * 3 + ["failed"] * 2, "it is told")
-
-
-def test_a_session_without_a_toolset_is_not_touched(
-    strict: Gemini, gemini: Gemini, proxy: Proxy, tmp_path: Path
-) -> None:
-    bare = new_session(proxy, tools=False)
-    with lives.python(proxy, bare, tmp_path, config={"tools": OWN}) as chat:
-        chat.send(say="call own {}")
-        (call,) = chat.wait("toolCall")["toolCall"]["functionCalls"]
-        chat.send(answer={"id": call["id"], "name": "own", "response": {"mine": True}})
-        assert chat.turn() == 'own returned {"mine": true}.'
-    assert bare.calls() == []
-
-
 def test_the_key_of_a_handshake_is_in_no_log(living: Proxy, session: Session, tmp_path: Path) -> None:
     with lives.python(living, session, tmp_path) as chat, lives.node(living, session, tmp_path) as other:
         chat.say("hello")

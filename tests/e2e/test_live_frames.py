@@ -129,17 +129,6 @@ def test_a_message_of_several_frames_is_read_as_one(proxy: Proxy, session: Sessi
     assert "get_weather" in json.dumps(gemini.last["body"][0])
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
-def test_a_handshake_of_a_web_page_is_refused_before_it_gets_anywhere(
-    proxy: Proxy, session: Session, gemini: Gemini, headers: dict[str, str]
-) -> None:
-    with pytest.raises(InvalidStatus) as refused, opened(proxy, session, additional_headers=headers):
-        pass
-    assert refused.value.response.status_code == 403
-    assert b"graft_allow_origins" in (refused.value.response.body or b"")
-    assert gemini.requests == []
-
-
 def test_a_handshake_that_the_service_refuses_is_the_clients_to_see(proxy: Proxy, session: Session) -> None:
     url = url_of(proxy, session).replace(SECRET, "bad")
     with pytest.raises(InvalidStatus) as refused, connect(url, proxy=None):
@@ -169,32 +158,6 @@ def test_a_client_that_vanishes_leaves_no_call_behind(proxy: Proxy, session: Ses
     until(lambda: status(session) == "expired", "the call has expired")
     proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/result", 409, json={"result": "late"})
     assert [next(iter(frame["message"])) for frame in arrived(gemini)] == ["clientContent"]
-
-
-def test_an_approval_is_for_a_connection_that_is_there(proxy: Proxy, session: Session, gemini: Gemini) -> None:
-    session.tools([{"name": "get_time", "approval": True}])
-    with opened(proxy, session) as made:
-        made.send(words(CALL))
-        call = until(lambda: [c for c in session.calls() if c["approval"] == "waiting"], "an approval is asked for")[0]
-        proxy.control.ask("POST", f"/v1/calls/{call['call_id']}/deny", json={"reason": "not now"})
-        assert b"not now" in made.recv(30, decode=False)
-        made.send(words(CALL))
-        until(lambda: len([c for c in session.calls() if c["approval"] == "waiting"]) == 1, "another is asked for")
-        waiting = session.calls()[-1]
-    until(lambda: session.calls()[-1]["status"] == "expired", "the call has expired")
-    proxy.control.ask("POST", f"/v1/calls/{waiting['call_id']}/approve", 409)
-
-
-def test_a_client_may_be_shown_the_calls(proxy: Proxy, session: Session, gemini: Gemini) -> None:
-    session.policy(delivery="passthrough")
-    with opened(proxy, session) as made:
-        made.send(words(CALL))
-        (visible_call,) = json.loads(made.recv(30))["toolCall"]["functionCalls"]
-        responses = [{"id": visible_call["id"], "name": "get_time", "response": {"hour": 7}}]
-        made.send(json.dumps({"toolResponse": {"functionResponses": responses}}))
-        assert b'\\"hour\\": 7' in made.recv(30, decode=False)
-        until(lambda: status(session) == "done", "the answer is stored")
-    assert session.calls()[0]["result"] == {"hour": 7}
 
 
 def test_a_connection_is_recorded_without_its_key(start: Callable[..., Proxy], strict: Gemini, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.e2e.processes import until
-from tests.e2e.proxies import TOOLS, Proxy, Session, ask, responses
+from tests.e2e.proxies import TOOLS, Proxy, Session, ask
 from tests.e2e.upstreams import Canned, Gemini, answer
 
 Json = dict[str, Any]
@@ -48,28 +48,6 @@ def test_an_http_executor_set_through_the_api_is_called(
     assert gemini.errors == []
 
 
-WRONG: dict[str, tuple[bytes, str]] = {
-    "status": (answer(b"no, never", "500 Internal Server Error", "text/plain"), "500"),
-    "no JSON": (answer(b"\xff\xfe", "200 OK", "application/json"), "JSON"),
-    "5 MB": (answer(b'"' + b"x" * (5 << 20) + b'"', "200 OK"), "bytes"),
-    "closed": (b"", "cannot be reached"),
-}
-
-
-@pytest.mark.parametrize(("body", "error"), WRONG.values(), ids=WRONG)
-def test_an_endpoint_that_fails_is_told_to_the_model(
-    body: bytes, error: str, looper: Proxy, bare: Session, gemini: Gemini
-) -> None:
-    with Canned() as endpoint:
-        endpoint.says = [body] if body else []
-        bare.tools(stock_at(endpoint.url))
-        assert ask(looper, bare, 'call stock {"article": "pen"}').startswith('stock returned {"error": "')
-    (response,) = responses(gemini.last)
-    assert error in response["error"]
-    assert len(response["error"]) < 5000
-    assert gemini.errors == []
-
-
 @pytest.mark.parametrize("port", ["control", "reverse", "regular"])
 def test_a_port_of_the_proxy_itself_is_no_endpoint(port: str, looper: Proxy, bare: Session, gemini: Gemini) -> None:
     url = {"control": looper.control.url, "reverse": looper.url, "regular": f"http://{looper.address}"}[port]
@@ -79,14 +57,6 @@ def test_a_port_of_the_proxy_itself_is_no_endpoint(port: str, looper: Proxy, bar
     assert call["status"] == "failed"
     assert "graft_egress does not allow" in call["error"]
     assert gemini.errors == []
-
-
-def test_arguments_are_checked_before_an_endpoint_is_asked(looper: Proxy, bare: Session, gemini: Gemini) -> None:
-    with Canned() as endpoint:
-        bare.tools(stock_at(endpoint.url))
-        ask(looper, bare, "call stock {}")
-        assert endpoint.heard == []
-    assert "article" in responses(gemini.last)[0]["error"]
 
 
 # --- approval ---------------------------------------------------------------------------------------------------
@@ -142,14 +112,6 @@ def test_a_call_that_is_denied_is_not_run_and_the_model_knows(
     assert not marks.exists()
     assert gemini.errors == []
     bare.control.ask("POST", f"/v1/calls/{call['call_id']}/approve", 409)
-
-
-def test_a_call_that_nobody_approves_is_not_run(looper: Proxy, bare: Session, gemini: Gemini, marks: Path) -> None:
-    bare.policy(approval_timeout=0.2)
-    reply = ask(looper, bare, words(marks))
-    assert reply.startswith('delete returned {"error": "nobody approved this call within 0.2 s"}')
-    assert not marks.exists()
-    assert gemini.errors == []
 
 
 @pytest.mark.smoke

@@ -1,10 +1,8 @@
 """Unusable tools and stores end the start, with status 1 and a message that names the file, and the line or field."""
 
-import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -44,34 +42,6 @@ def test_a_tools_file_that_is_wrong_is_named_with_its_line(source: str, message:
     file.write_text(source)
     output = refused(tmp_path, tools=str(file))
     assert message.format(file=file) in output
-
-
-CONFIGURATIONS: dict[str, tuple[Any, str]] = {
-    "no JSON": ('{"mcpServers": {\n', "{file}: not JSON: "),
-    "field": ({"mcpServers": {"s": {"command": "x", "comand": 1}}}, "{file}: mcpServers.s.comand: is unknown"),
-}
-
-
-@pytest.mark.parametrize(("document", "message"), CONFIGURATIONS.values(), ids=CONFIGURATIONS)
-def test_an_mcp_configuration_that_is_wrong_is_named_with_its_field(
-    document: Any, message: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "mcp.json"
-    file.write_text(document if isinstance(document, str) else json.dumps(document))
-    output = refused(tmp_path, mcp=str(file))
-    assert message.format(file=file) in output
-
-
-def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    assert "store /dev/null/x: its folder is not writable" in refused(tmp_path, store="sqlite:////dev/null/x")
-
-
-def test_tools_of_an_mcp_server_and_a_file_that_clash_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "own_tools.py"
-    file.write_text('def add(a: int) -> int:\n    """Add."""\n    return a\n')
-    output = refused(tmp_path, tools=str(file), mcp=str(mcp_file(tmp_path, numbers=STDIO)))
-    assert f"two tools are named 'add': one of {file} and one of MCP server 'numbers'" in output
-    assert "prefix" in output
 
 
 def test_a_tool_that_an_mcp_server_does_not_have_is_named(tmp_path: Path) -> None:

@@ -120,25 +120,6 @@ def test_a_lasting_failure_of_a_later_round_is_an_error_in_the_form_of_the_answe
     assert len(canned.heard) == 1 + len(failures)
 
 
-def test_a_stream_that_breaks_after_it_was_shown_is_not_tried_again(looper: Proxy, canned: Canned) -> None:
-    got = ask(looper, canned, STREAM, [*chunked([event(TELLS[0])])], script(STREAM, TELLS))
-    *events, last = sse(got.text)
-    assert text_of(events) == "Wait. It is "
-    assert (last["error"]["code"], last["error"]["status"]) == (503, "UNAVAILABLE")
-    assert len(canned.heard) == 2
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_client_gets_the_first_round_s_refusal_unchanged(method: str, looper: Proxy, canned: Canned) -> None:
-    session = new_session(looper, tools=False)
-    canned.says = BUSY
-    url = f"{looper.urls[1]}/@{session.name}{PATH}:{method}"
-    got = httpx2.post(url, json={"contents": [user("What time is it?")]}, timeout=20)
-    assert got.status_code == 503
-    assert got.json() == {"error": {"code": 503, "message": "It is UNAVAILABLE.", "status": "UNAVAILABLE"}}
-    assert len(canned.heard) == 1
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("says", "status", "body"), [(NO_CONTENT, 204, b""), (MOVED, 302, b"moved")])
 def test_a_status_that_is_neither_answer_nor_error_reaches_the_client_in_the_first_round(
@@ -151,21 +132,6 @@ def test_a_status_that_is_neither_answer_nor_error_reaches_the_client_in_the_fir
         for _ in range(2):  # what is behind it on the connection is not taken for its body
             got = client.post(url, json={"contents": [user("What time is it?")]})
             assert (got.status_code, got.content, got.headers["x-odd"]) == (status, body, "as it is")
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("encoding", ["secret", "gzip"])
-def test_an_answer_whose_encoding_cannot_be_undone_is_an_error_in_the_first_round_too(
-    encoding: str, method: str, looper: Proxy, canned: Canned
-) -> None:
-    session = new_session(looper, tools=False)
-    kind = "text/event-stream" if method == STREAM else "application/json"
-    canned.says = [answer(b"not packed at all", "200 OK", kind, f"Content-Encoding: {encoding}")]
-    url = f"{looper.urls[1]}/@{session.name}{PATH}:{method}"
-    got = httpx2.post(url, json={"contents": [user("What time is it?")]}, timeout=20)
-    refusal = sse(got.text)[0] if got.headers["content-type"] == "text/event-stream" else got.json()
-    assert (refusal["error"]["code"], refusal["error"]["status"]) == (502, "UNAVAILABLE")
-    assert got.status_code == (200 if (method, encoding) == (STREAM, "gzip") else 502)
 
 
 def test_a_first_stream_that_breaks_off_breaks_off_at_the_client(looper: Proxy, canned: Canned) -> None:

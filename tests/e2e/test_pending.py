@@ -70,14 +70,6 @@ def test_wait_answers_when_the_result_is_there(
     assert gemini.errors == []
 
 
-def test_wait_goes_on_without_the_result_when_its_time_is_out(url: str, session: Session, gemini: Gemini) -> None:
-    history = begin(url)
-    session.policy(on_pending="wait", pending_timeout=0.1)
-    answer = httpx2.post(f"{url}generateContent", json={"contents": history}, headers=KEY)
-    assert answer.status_code == 200
-    assert gemini.last["body"]["contents"] == history
-
-
 def raw_request(session: Session, contents: list[Json], host: str, prefix: str) -> bytes:
     request = httpx2.Request("POST", f"http://{host}{prefix}{PATH}generateContent", json={"contents": contents})
     head = f"POST {prefix}{PATH}generateContent HTTP/1.1\r\nHost: {host}\r\nx-goog-api-key: k\r\n"
@@ -166,45 +158,6 @@ def test_a_request_that_waits_does_not_hold_others(url: str, proxy: Proxy, sessi
         assert text_of(answer.json()) == "2 + 2 = 4."
 
 
-FORMS: list[tuple[str, str, Callable[[httpx2.Response], Any]]] = [
-    (f"{PATH}generateContent", "json", lambda answer: answer.json()),
-    (f"{PATH}streamGenerateContent?alt=sse", "sse", lambda answer: sse(answer.text)),
-    (f"{PATH}streamGenerateContent", "array", lambda answer: answer.json()),
-    ("/v1internal:streamGenerateContent?alt=sse", "envelope", lambda answer: sse(answer.text)),
-]
-
-
-@pytest.mark.parametrize(("path", "form", "decode"), FORMS, ids=[form[1] for form in FORMS])
-def test_block_gives_the_placeholder_again_and_asks_nobody(
-    path: str,
-    form: str,
-    decode: Callable[[httpx2.Response], Any],
-    url: str,
-    proxy: Proxy,
-    session: Session,
-    gemini: Gemini,
-) -> None:
-    history = begin(url)
-    session.policy(on_pending="block")
-    body: Json = {"contents": history}
-    if form == "envelope":
-        body = {"model": THREE, "project": "p", "request": body}
-    for _ in range(2):
-        answer = httpx2.post(f"{proxy.url}/@{session.name}{path}", json=body, headers=KEY)
-        found = decode(answer)
-        assert text_of(found) == history[1]["parts"][0]["text"]
-        last = found[-1] if isinstance(found, list) else found
-        assert last.get("response", last)["candidates"][0]["finishReason"] == "STOP"
-    assert len(gemini.requests) == 1
-    assert len(session.turns()) == 1
-
-    session.answer(get_weather=weather)
-    authorised = {"authorization": "Bearer t"}
-    answer = httpx2.post(f"{proxy.url}/@{session.name}{path}", json=body, headers=authorised)
-    assert "celsius" in text_of(decode(answer))
-    assert len(gemini.requests) == 2
-
-
 @pytest.mark.parametrize("client", ["python", "node"])
 def test_a_blocked_chat_goes_on_when_the_result_is_there(
     client: str, proxy: Proxy, session: Session, gemini: Gemini, tmp_path: Path
@@ -228,28 +181,3 @@ def test_a_blocked_chat_goes_on_when_the_result_is_there(
         "repeat the results",
     ]
     assert gemini.dummy_signatures == 0
-
-
-def test_pass_sends_a_step_without_results_as_it_stands(url: str, session: Session, gemini: Gemini) -> None:
-    history = begin(url)
-    answer = httpx2.post(f"{url}generateContent", json={"contents": history}, headers=KEY)
-    assert answer.status_code == 200
-    assert gemini.last["body"]["contents"] == history
-
-
-def test_pass_sends_a_step_with_some_results_and_says_which_are_missing(
-    url: str, session: Session, gemini: Gemini
-) -> None:
-    words = user("weather in Paris and Rome")
-    first = httpx2.post(f"{url}generateContent", json={"contents": [words]}, headers=KEY)
-    rome = session.calls()[1]
-    session.control.ask("POST", f"/v1/calls/{rome['call_id']}/result", json={"result": "hot"})
-    contents = [words, model(text_of(first.json())), user("repeat the results")]
-    for paris in ({"error": "no result"}, {"city": "Paris", "celsius": 5}):
-        answer = httpx2.post(f"{url}generateContent", json={"contents": contents}, headers=KEY)
-        assert answer.status_code == 200, answer.text
-        responses = [part["functionResponse"]["response"] for part in gemini.last["body"]["contents"][2]["parts"][:2]]
-        assert responses == [paris, {"result": "hot"}]
-        if "error" in paris:
-            session.answer(get_weather=weather)
-    assert gemini.errors == []

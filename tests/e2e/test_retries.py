@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e import chats
 from tests.e2e.processes import ROOT, until
-from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, Session, new_session, responses, sse, text_of, user
+from tests.e2e.proxies import MODEL_PATH, TOOLS, Proxy, Session, new_session, sse, text_of, user
 from tests.e2e.test_loop_upstream import BUSY
 from tests.e2e.upstreams import Flaky, Gemini, Relay
 
@@ -152,7 +152,7 @@ def test_a_google_genai_chat_asks_again_after_its_connection_was_cut_while_a_too
     assert len(gemini.requests) == 3
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS[:2], pytest.param(METHODS[2], marks=pytest.mark.smoke)])
 def test_a_result_that_came_after_the_client_was_gone_is_used_by_its_retry(
     method: str, looper: Proxy, gemini: Gemini, marks: Path
 ) -> None:
@@ -171,44 +171,6 @@ def test_a_result_that_came_after_the_client_was_gone_is_used_by_its_retry(
     assert marks.read_text().split() == ["begun", "ended"]
     assert gemini.errors == []
     assert len(gemini.requests) == 2
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_retry_with_another_framing_or_the_same_goes_on(
-    method: str, looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
-) -> None:
-    session = new_session(looper, tools=False)
-    flaky.first = list(FAILS)
-    failed = post(looper, session.name, method, jots(marks))
-    assert "UNAVAILABLE" in failed.text
-    assert text_in(post(looper, session.name, method, jots(marks)), method) == ANSWER
-    assert marks.read_text().split() == ["first", "second"]
-    assert gemini.errors == []
-    assert responses(gemini.last) == [{"wrote": "second"}]
-
-
-@pytest.mark.smoke
-def test_an_answer_is_taken_over_once(looper: Proxy, flaky: Flaky, marks: Path) -> None:
-    """After a retry that had its whole answer, the same words are a new question."""
-    session = new_session(looper, tools=False)
-    flaky.first = list(FAILS)
-    for word in ("UNAVAILABLE", "second", "second"):
-        assert word in post(looper, session.name, METHODS[0], jots(marks)).text
-    assert marks.read_text().split() == ["first", "second", "first", "second"]
-
-
-def test_a_retry_that_fails_again_is_taken_over_as_well(
-    looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
-) -> None:
-    session = new_session(looper, tools=False)
-    flaky.first = [None, *[BUSY] * 6]
-    failures = 0
-    while (answer := post(looper, session.name, METHODS[0], jots(marks))).status_code == 503:
-        failures += 1
-    assert failures >= 2
-    assert text_in(answer, METHODS[0]) == ANSWER
-    assert marks.read_text().split() == ["first", "second"]
-    assert gemini.errors == []
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.proxies import DECLARATIONS, Proxy, Session, content_of, model, new_session, text_of, user, weather
+from tests.e2e.proxies import DECLARATIONS, Proxy, Session, model, new_session, text_of, user
 from tests.e2e.upstreams import Canned, Gemini, answer
 
 Json = dict[str, Any]
@@ -17,7 +17,6 @@ THREE = "gemini-3-flash-preview"
 HOST = "https://generativelanguage.googleapis.com"
 PATH = f"/v1beta/models/{THREE}:generateContent"
 KEY = {"x-goog-api-key": "a-secret-key"}
-CALL = {"role": "model", "parts": [{"functionCall": {"name": "get_weather", "args": {"city": "Paris"}}}]}
 
 Ask = Callable[[list[Json]], Json]
 
@@ -146,88 +145,6 @@ def test_two_chats_with_the_same_words_are_not_mixed_up(ask: Ask, session: Sessi
         for _ in range(2):
             ask(chat)
             assert responses(gemini) == [{"chat": number}]
-    assert gemini.errors == []
-
-
-def test_chats_that_began_otherwise_are_told_apart_without_an_id(ask: Ask, session: Session, gemini: Gemini) -> None:
-    """Same question and same visible turn, and nothing that names it: what came before is another."""
-    session.policy(delivery="passthrough")
-    words = user("weather in Paris")
-    chats: list[list[Json]] = []
-    for number in (1, 2):
-        before = [user(f"I am number {number}"), model(f"Hello, {number}")]
-        ask([*before, words])
-        session.answer(get_weather={"chat": number})
-        chats.append([*before, words, CALL, user("repeat the results")])
-    for number in (2, 1, 2):
-        ask(chats[number - 1])
-        assert responses(gemini) == [{"chat": number}]
-    # and where the beginning is of no chat that is known, neither is it: the call is not told at all
-    ask([user("I am number 3"), model("Hello, 3"), *chats[0][2:]])
-    assert responses(gemini) == []
-    assert gemini.errors == []
-
-
-def test_a_regenerated_answer_that_reads_the_same_is_known_by_what_the_client_echoes(
-    ask: Ask, session: Session, gemini: Gemini
-) -> None:
-    """Under passthrough the two turns look the same to a client that keeps no ids."""
-    session.policy(delivery="passthrough")
-    words = user("weather in Paris")
-    given = []
-    for number in (1, 2):
-        given.append(ask([words])["candidates"][0]["content"])
-        session.answer(get_weather={"attempt": number})
-    assert given[0]["parts"][0]["functionCall"]["args"] == {"city": "Paris"}
-    for number, content in enumerate(given, 1):
-        ask([words, content, user("repeat the results")])
-        assert responses(gemini) == [{"attempt": number}]
-    assert gemini.dummy_signatures == 0
-    ask([words, CALL, user("repeat the results")])
-    assert responses(gemini) == []
-    assert gemini.errors == []
-
-
-def test_a_regenerated_placeholder_is_found_by_its_own_id(ask: Ask, session: Session, gemini: Gemini) -> None:
-    words = user("weather in Paris")
-    old = ask([words])
-    session.answer(get_weather={"attempt": 1})
-    new = ask([words])
-    session.answer(get_weather={"attempt": 2})
-    for first, number in ((new, 2), (old, 1), (new, 2)):
-        ask([words, model(text_of(first)), user("repeat the results")])
-        assert responses(gemini) == [{"attempt": number}]
-
-
-def test_a_history_cut_at_its_front_still_finds_its_turns(ask: Ask, session: Session, gemini: Gemini) -> None:
-    begins = [user("My name is Ann."), model("Hello, Ann.")]
-    words = user("weather in Paris")
-    first = ask([*begins, words])
-    session.answer(get_weather=weather)
-    later = [user("thanks"), model("You are welcome."), user("repeat the results")]
-    history = [*begins, words, model(text_of(first)), *later]
-    for cut in (0, 1, 2):
-        kept = history[cut:]
-        kept = kept[1:] if kept[0]["role"] == "model" else kept
-        ask(kept)
-        assert responses(gemini) == [weather("Paris")]
-    # cut so that the history begins with the placeholder itself: no user turn is before it, so it stays text
-    ask(history[3:])
-    assert responses(gemini) == []
-    assert gemini.last["body"]["contents"] == history[3:]
-    ask(history[4:])
-    assert responses(gemini) == []
-    assert gemini.errors == []
-
-
-def test_a_clients_stream_chunks_may_stay_apart_in_its_history(ask: Ask, session: Session, gemini: Gemini) -> None:
-    words = user('say Let me see. call get_weather {"city": "Oslo"}')
-    first = text_of(ask([words]))
-    session.answer(get_weather=weather)
-    middle = len(first) // 2
-    pieces = [model(first[:middle]), content_of("model", first[middle:-3], first[-3:])]
-    ask([words, *pieces, user("repeat the results")])
-    assert responses(gemini) == [weather("Oslo")]
     assert gemini.errors == []
 
 
