@@ -1,113 +1,378 @@
-"""The proxy's options (`addon.options`), parsed and checked into one frozen `Settings`.
+"""The proxy's options as one model: their names, types, defaults and descriptions.
 
-Nothing here imports mitmproxy.
+mitmproxy's options, the keys of toolgraft.toml and docs/options.md come from it (`addon.options`). Nothing here imports
+mitmproxy.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+import enum
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
-from addon.core.model_names import ALIAS, MODEL_FORM, MODEL_NAME
-from addon.core.security.egress import EgressRule, parse_rule
-from addon.options import OPTIONS
+from addon.setting_types import (
+    Address,
+    AddressOrOff,
+    BaseUrl,
+    Bytes,
+    EgressRules,
+    Files,
+    Fits,
+    Hosts,
+    ModelAliases,
+    OnOff,
+    OptionalText,
+    OptionalToken,
+    Origins,
+    PlaceholderText,
+    Redirects,
+    Seconds,
+    SessionAccesses,
+    StateFolder,
+    Unit,
+)
 from addon.state_folder import state_folder
-from addon.urls import base_url, is_host_name, is_loopback, is_origin, redacted
+from addon.urls import is_loopback, redacted
 from store.budget import DEFAULT_LIMIT
-from store.models import SESSION_FORM, SESSION_NAME, Delivery, SessionName
+from store.models import SESSION_FORM, Delivery, SessionName
 
 
-class Redirect(NamedTuple):
-    host: str
-    scheme: str
-    to_host: str
-    to_port: int
-    path: str
+class Group(enum.Enum):
+    """The groups of options, with their headings in docs/options.md."""
+
+    USUAL = "The twelve that most people need"
+    CALLS = "Tools and calls"
+    ANSWERS = "Requests and answers"
+    DOORS = "Front doors and upstream"
+    ACCESS = "Who may use what"
+    RECORDS = "Records"
+    RUN = "Start, reload and stop"
+    LIMITS = "Limits of the control API and of MCP servers"
 
 
-class ModelAlias(NamedTuple):
-    """Another name for a Gemini model at the front doors."""
-
-    name: str
-    model: str
+KIB, MIB = 1024, 1024 * 1024
+_HOUR, _DAY = 3600, 24 * 3600
 
 
-class SessionAccess(NamedTuple):
-    """Further users of a session, besides the user with its name; `*` for everyone."""
+def _option(
+    group: Group,
+    default: Any,
+    description: str,
+    *,
+    env: str = "",
+    path: bool = False,
+    fixed: bool = False,
+    **field: Any,
+) -> Any:
+    """A field of `Settings`. `default`: the value, or a function that makes it. `env`: an environment variable that
+    sets it as well. `path`: in a toolgraft.toml, it is relative to the file's folder. `fixed`: it cannot change while
+    the proxy runs. `field`: limits, and other arguments of pydantic's `Field`."""
+    extra: Any = {"group": group, "variable": env, "is_path": path, "is_fixed": fixed}
+    made = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(description=description, json_schema_extra=extra, **made, **field)
 
-    session: str
-    users: frozenset[str]
 
-
-Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+_usual, _calls, _answers, _doors, _access, _records, _run, _limits = (partial(_option, group) for group in Group)
 
 
 class Settings(BaseModel):
-    """The proxy's options, parsed and checked. Field names are the options' names without `graft_`."""
+    """The proxy's options, parsed and checked. A field is an option without `graft_`, and a key of toolgraft.toml below
+    [options]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    config: str = ""
-    config_trusted: Literal["on", "off"] = "off"
-    reload: Literal["on", "off"] = "on"
-    session: SessionName = "default"
-    client_tools: Literal["strip", "keep"] = "strip"
-    delivery: Delivery = "auto"
-    on_pending: Literal["pass", "wait", "block"] = "pass"
-    pending_timeout: Seconds = 30.0
-    placeholder: str = "Tool call completed: {names} [{turn_id}]"
-    tools: tuple[str, ...] = ()
-    mcp: tuple[str, ...] = ()
-    mcp_pin: Literal["on", "off"] = "on"
-    max_rounds: Annotated[int, Field(ge=1, le=100)] = 10
-    parallel: Annotated[int, Field(ge=1, le=64)] = 8
-    max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
-    max_args: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
-    max_media: Annotated[int, Field(ge=0)] = 10 * 1024 * 1024
-    max_answer: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
-    max_event: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
-    tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 30.0
-    approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
-    answer_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 300.0
-    retry_window: Seconds = 60.0
-    keepalive: Seconds = 10.0
-    drain_timeout: Seconds = 5.0
-    stream: Literal["on", "off"] = "on"
-    fast: Literal["on", "off"] = "on"
-    log: Literal["toolgraft", "mitmproxy", "json"] = "toolgraft"
-    filter: str = ""
-    redirect: tuple[Redirect, ...] = ()
-    upstream: str = "https://generativelanguage.googleapis.com"
-    model_aliases: tuple[ModelAlias, ...] = ()
-    lenient: Literal["on", "off"] = "off"
-    control: tuple[str, int] | None = ("127.0.0.1", 8741)
-    token: str = Field(default="", repr=False)
-    allow_origins: tuple[str, ...] = ()
-    allow_hosts: tuple[str, ...] = ()
-    egress: tuple[EgressRule, ...] = ()
-    session_access: tuple[SessionAccess, ...] = ()
-    store: str = ""
-    durability: Literal["power", "process"] = "power"
-    state: Path = Field(default_factory=state_folder)
-    ttl: Annotated[float, Field(ge=60, allow_inf_nan=False)] = 7 * 24 * 3600.0
-    cache_bytes: Annotated[int, Field(ge=1024 * 1024)] = DEFAULT_LIMIT
-    keep_requests: Annotated[int, Field(ge=0, le=10_000)] = 100
-    on_store_error: Literal["fail", "pass"] = "fail"
-    max_tools: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    max_tool: Annotated[int, Field(ge=1024)] = 262_144
-    max_line: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
-    max_connections: Annotated[int, Field(ge=8)] = 4096
-    max_headers: Annotated[int, Field(ge=1024)] = 65536
-    header_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 10.0
-    max_body: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
-    record: str = ""
+    # --- the usual ones, also in the file of `toolgraft init` ---
+
+    tools: Files = _usual((), "A Python file. Its public functions are tools of every session.", path=True, fixed=True)
+    mcp: Files = _usual(
+        (),
+        "A JSON file with `mcpServers`. Their tools are tools of every session.",
+        path=True,
+        fixed=True,
+    )
+    client_tools: Literal["strip", "keep"] = _usual(
+        "strip", "The client's own tools: `strip` removes them, `keep` adds the session's tools to them."
+    )
+    delivery: Delivery = _usual(
+        "auto",
+        "What the client gets when the model calls a grafted tool: `placeholder` (a text), `passthrough` (the call), "
+        "`loop` (the final answer, after the proxy has run the call), `hold` (like `loop`, and the request also waits "
+        "for results by hand), or `auto`.",
+    )
+    on_pending: Literal["pass", "wait", "block"] = _usual(
+        "pass",
+        "A request that follows calls without results: `pass` sends it unchanged, `wait` waits for the results, "
+        "`block` answers with the placeholder again.",
+    )
+    max_rounds: int = _usual(
+        10, "The most requests that a loop sends upstream. The last one forbids calls.", ge=1, le=100
+    )
+    tool_timeout: Seconds = _usual(30.0, "The longest duration of a call.", gt=0, le=_HOUR)
+    session: Annotated[SessionName, Fits(SESSION_FORM)] = _usual("default", "The session of requests that name none.")
+    log: Literal["toolgraft", "mitmproxy", "json"] = _usual(
+        "toolgraft",
+        "What mitmdump prints about requests to models: `toolgraft` one line for each request of a client, "
+        "`mitmproxy` its own lines for that request and for each request of a loop, `json` a JSON document for each "
+        "request and for each line of the log.",
+    )
+    control: AddressOrOff = _usual(
+        Address("127.0.0.1", 8741), "The control API's address, host:port; `off`: none.", fixed=True
+    )
+    token: OptionalToken = _usual(
+        None,
+        "The control API's bearer token. Empty: TOOLGRAFT_TOKEN, else a token that the first start creates in the "
+        "state folder. `off` requires no token (loopback only).",
+        env="TOOLGRAFT_TOKEN",
+        fixed=True,
+        repr=False,
+    )
+    store: OptionalText = _usual(
+        None,
+        "Where calls and turns are stored: sqlite:///PATH, memory:// or redis://HOST. Empty: toolgraft.db in the state "
+        "folder.",
+        fixed=True,
+    )
+
+    # --- tools and calls ---
+
+    mcp_pin: OnOff = _calls(
+        True,
+        "`on` holds back a tool of an MCP server if its description or schema has changed since it was first seen, "
+        "until `toolgraft tools accept`.",
+        fixed=True,
+    )
+    parallel: int = _calls(8, "The most calls of one loop that run at once.", ge=1, le=64)
+    pending_timeout: Seconds = _calls(30.0, "How long `graft_on_pending=wait` waits.", ge=0, le=_HOUR)
+    approval_timeout: Seconds = _calls(300.0, "How long a call waits for its approval.", ge=0, le=_DAY)
+    answer_timeout: Seconds = _calls(
+        300.0,
+        "How long a call waits for its result by hand with `graft_delivery=hold`, unless its tool has a `timeout`.",
+        ge=0,
+        le=_DAY,
+    )
+    placeholder: PlaceholderText = _calls(
+        "Tool call completed: {names} [{turn_id}]",
+        "The text that replaces calls in the client's history. By {turn_id}, which it must contain, the proxy "
+        "recognises it; {names} are the tools' names; {status} is `requested` while a call is pending, else "
+        "`completed`.",
+    )
+    max_calls: int = _calls(
+        128, "The most calls of one step. More are left out, and the model is told so.", ge=1, le=10_000
+    )
+    max_args: Bytes = _calls(
+        4 * MIB,
+        "The largest size of the arguments of all calls of one step. A call beyond it fails, and the model is told "
+        "why.",
+        ge=KIB,
+    )
+    max_media: Bytes = _calls(
+        10 * MIB,
+        "The largest size of all images, sounds and files of one result, decoded.",
+        ge=0,
+        fixed=True,
+    )
+
+    # --- requests and answers ---
+
+    filter: OptionalText = _answers(None, "A mitmproxy flow filter: only matching requests are grafted.")
+    stream: OnOff = _answers(
+        True,
+        "`on` streams answers; `off` delivers them whole, so that the `response` hooks of scripts can change them. "
+        "Answers that a `modify_body` rule may match are always delivered whole.",
+    )
+    keepalive: Seconds = _answers(
+        10.0,
+        "The interval of events that clients ignore in a stream that waits for tools or for a retry; 0: none.",
+        ge=0,
+        le=_HOUR,
+    )
+    retry_window: Seconds = _answers(
+        60.0,
+        "After an answer broke off, how long a repeated request continues it, and finished tools keep their results; "
+        "0: never.",
+        ge=0,
+        le=_HOUR,
+    )
+    max_answer: Bytes = _answers(
+        64 * MIB,
+        "The largest size of an answer of the model after decompression. A longer one is an error.",
+        ge=KIB,
+    )
+    max_event: Bytes = _answers(
+        32 * MIB,
+        "The largest size of one event of a stream, or of one message of a Live connection. A longer one is an error.",
+        ge=KIB,
+    )
+
+    # --- front doors and upstream ---
+
+    upstream: BaseUrl = _doors(
+        "https://generativelanguage.googleapis.com",
+        "The base URL of the Gemini API for the front doors (/v1/responses, /v1/gemini).",
+    )
+    model_aliases: ModelAliases = _doors(
+        (),
+        "NAME=MODEL: at the front doors, a name for a Gemini model, for example gpt-5=gemini-3-flash.",
+    )
+    lenient: OnOff = _doors(
+        False,
+        "What Gemini does not have, at /v1/responses: `off` refuses the request and names it, `on` leaves it out and "
+        "lists it in the answer's header x-graft-ignored.",
+    )
+    redirect: Redirects = _doors(
+        (),
+        "HOST=URL: another base URL for the requests to a Gemini host. Recordings keep the original URL.",
+    )
+
+    # --- who may use what ---
+
+    allow_hosts: Hosts = _access(
+        (),
+        "A host name by which clients may address the reverse proxy and the control API, besides localhost and IP "
+        "addresses.",
+    )
+    allow_origins: Origins = _access(
+        (),
+        "An origin, such as https://app.example, whose web pages may use the proxy and the control API.",
+    )
+    egress: EgressRules = _access(
+        (),
+        "A host that HTTP tools may call, and that images and files in requests to /v1/responses may come from; all "
+        "others are then refused. Examples: tools.example, *.tools.example, 192.168.1.7, 10.0.0.0/8, `public`, "
+        "`loopback`, each with or without :PORT. Empty: public hosts and, for tools, this machine, but no private or "
+        "link-local addresses. The proxy's own ports are always refused.",
+        fixed=True,
+    )
+    session_access: SessionAccesses = _access(
+        (),
+        "SESSION=USER,USER: further users of a session; `*`: all. Only if users sign in (mitmproxy's `proxyauth`): a "
+        "session then belongs to the user of the same name.",
+    )
+
+    # --- records ---
+
+    state: StateFolder = _records(
+        state_folder,
+        "The state folder. Empty: TOOLGRAFT_HOME, else the user's (XDG) state folder.",
+        env="TOOLGRAFT_HOME",
+        path=True,
+        fixed=True,
+    )
+    ttl: Seconds = _records(7.0 * _DAY, "How long records are kept.", ge=60, fixed=True)
+    durability: Literal["power", "process"] = _records(
+        "power",
+        "What acknowledged writes of the control API survive: `power` a power failure, because acknowledgements wait "
+        "for the disk; `process` only a crash of the process.",
+        fixed=True,
+    )
+    on_store_error: Literal["fail", "pass"] = _records(
+        "fail",
+        "A request, if the store or the proxy fails: `fail` answers with an error (503 or 500), `pass` forwards it "
+        "unchanged.",
+    )
+    keep_requests: int = _records(
+        100,
+        "The number of requests whose bodies are kept in memory, for the console and `toolgraft requests`: from the "
+        "client, and as sent upstream. All together take at most 64 MiB.",
+        ge=0,
+        le=10_000,
+    )
+    cache_bytes: Bytes = _records(
+        DEFAULT_LIMIT,
+        "The memory for chats and sessions, which shortens later requests. The least recently used are forgotten.",
+        ge=MIB,
+        fixed=True,
+    )
+    record: OptionalText = _records(
+        None,
+        "A file for recordings of grafted exchanges, in mitmproxy's format, without secrets.",
+        path=True,
+    )
+
+    # --- start, reload and stop ---
+
+    config: OptionalText = _run(
+        None,
+        "A toolgraft.toml, which sets other options, MCP servers and sessions. `toolgraft serve` finds it, or takes it "
+        "from `--config FILE`.",
+        fixed=True,
+    )
+    config_trusted: OnOff = _run(
+        False,
+        "`on` uses `graft_config` only with the contents that `toolgraft trust` has recorded. `toolgraft serve` sets "
+        "it for a file of the working folder.",
+        fixed=True,
+    )
+    reload: OnOff = _run(
+        True,
+        "`on` applies changes of tools files, MCP files and the toolgraft.toml while the proxy runs; `off` only at "
+        "SIGHUP.",
+    )
+    drain_timeout: Seconds = _run(
+        5.0,
+        "How long requests in flight have to finish when the proxy is told to stop. New connections are refused "
+        "meanwhile. A second signal ends the wait.",
+        ge=0,
+        le=_HOUR,
+    )
+    fast: OnOff = _run(
+        True, "`on` calls addons' hooks faster than mitmproxy does, with the same result; `off` does not."
+    )
+
+    # --- limits of the control API and of MCP servers ---
+
+    max_body: Bytes = _limits(
+        64 * MIB,
+        "The largest size of a request to the control API, and of a compressed request to the model after "
+        "decompression.",
+        ge=KIB,
+        fixed=True,
+    )
+    max_headers: Bytes = _limits(
+        64 * KIB, "The largest size of the headers of a request to the control API.", ge=KIB, fixed=True
+    )
+    header_timeout: Seconds = _limits(
+        10.0,
+        "How long the headers of a request to the control API may take.",
+        gt=0,
+        le=_HOUR,
+        fixed=True,
+    )
+    max_connections: int = _limits(
+        4096,
+        "The most connections to the control API; fewer if file descriptors are few. Beyond it, the connection that "
+        "was idle longest is closed for a new one.",
+        ge=8,
+        fixed=True,
+    )
+    max_tools: int = _limits(
+        1000,
+        "The most tools of one MCP server. More are left out, with a warning.",
+        ge=1,
+        le=100_000,
+        fixed=True,
+    )
+    max_tool: Bytes = _limits(
+        256 * KIB,
+        "The largest size of the description and schemas of an MCP server's tool. A larger tool is left out, with a "
+        "warning.",
+        ge=KIB,
+        fixed=True,
+    )
+    max_line: Bytes = _limits(
+        16 * MIB,
+        "The largest size of a message of an MCP server. A longer one ends its connection.",
+        ge=KIB,
+        fixed=True,
+    )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Parse options by full name. Raises ValidationError; `explain` makes a message of it."""
-        values = {o.name.removeprefix("graft_"): options[o.name] for o in OPTIONS if o.name in options}
-        return cls.model_validate(values)
+        names = ((name, f"graft_{name}") for name in cls.model_fields)
+        return cls.model_validate({name: options[full] for name, full in names if full in options})
 
     def may_use(self, user: str, session: str) -> bool:
         """Whether a signed-in user may use a session: the session with the user's name, or a shared one."""
@@ -123,103 +388,9 @@ class Settings(BaseModel):
     def store_url(self) -> str:
         return self.store or f"sqlite:///{self.state / 'toolgraft.db'}"
 
-    @field_validator("tools", "mcp")
-    @classmethod
-    def _files(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        if "" in paths:
-            raise ValueError("must be the path of a file")
-        return paths
-
-    @field_validator("placeholder")
-    @classmethod
-    def _placeholder_is_recognisable(cls, text: str) -> str:
-        if text.count("{turn_id}") != 1:
-            raise ValueError("must contain {turn_id} exactly once, to identify the turn")
-        rest = text.replace("{turn_id}", "").replace("{names}", "").replace("{status}", "")
-        if "{" in rest or "}" in rest or text.count("{names}") > 1 or text.count("{status}") > 1:
-            raise ValueError("may contain {turn_id}, {names} and {status} (once each), but no other braces")
-        if sum(character.isalpha() for character in rest) < 3:
-            raise ValueError("must contain three letters or more besides {turn_id}, {names} and {status}")
-        return text
-
-    @field_validator("redirect", mode="before")
-    @classmethod
-    def _parse_redirects(cls, values: Sequence[Any]) -> tuple[Redirect, ...]:
-        return tuple(v if isinstance(v, Redirect) else parse_redirect(v) for v in values)
-
-    @field_validator("egress", mode="before")
-    @classmethod
-    def _parse_egress(cls, values: Sequence[Any]) -> tuple[EgressRule, ...]:
-        return tuple(v if isinstance(v, EgressRule) else parse_rule(v) for v in values)
-
-    @field_validator("session_access", mode="before")
-    @classmethod
-    def _parse_access(cls, values: Sequence[Any]) -> tuple[SessionAccess, ...]:
-        return tuple(v if isinstance(v, SessionAccess) else parse_session_access(v) for v in values)
-
-    @field_validator("model_aliases", mode="before")
-    @classmethod
-    def _parse_aliases(cls, values: Sequence[Any]) -> tuple[ModelAlias, ...]:
-        found = tuple(v if isinstance(v, ModelAlias) else parse_model_alias(v) for v in values)
-        names = [alias.name for alias in found]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"{twice} stands for two models; a name may stand for one only")
-        return found
-
-    @field_validator("upstream")
-    @classmethod
-    def _upstream_is_a_base_url(cls, url: str) -> str:
-        base_url(url)
-        return url.rstrip("/")
-
-    @field_validator("control", mode="before")
-    @classmethod
-    def _parse_control(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value == "off":
-            return None
-        host, colon, port = value.rpartition(":")
-        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ValueError(
-                "must be host:port, such as 127.0.0.1:8741 or [::1]:8741 (port 0: any free port), or `off`"
-            )
-        return host.strip("[]"), int(port)
-
-    @field_validator("token")
-    @classmethod
-    def _token_is_sendable(cls, token: str) -> str:
-        if token and (not token.isascii() or not token.isprintable() or " " in token):
-            raise ValueError("must be printable ASCII without spaces")
-        return token
-
-    @field_validator("allow_origins")
-    @classmethod
-    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if not is_origin(origin):
-                raise ValueError(
-                    f"{redacted(origin)} must be an origin such as https://app.example:8443, without a path"
-                )
-        return tuple(origin.lower() for origin in origins)
-
-    @field_validator("allow_hosts")
-    @classmethod
-    def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        for host in hosts:
-            if not is_host_name(host):
-                raise ValueError(f"{redacted(host)} must be a plain host name, without scheme, port or path")
-        return tuple(host.lower() for host in hosts)
-
-    @field_validator("state", mode="before")
-    @classmethod
-    def _state(cls, value: Any) -> Any:
-        return state_folder(value) if isinstance(value, str) else value
-
     @field_validator("*", mode="before")
     @classmethod
     def _no_nul(cls, value: Any) -> Any:
-        """Defined last, because pydantic calls it first."""
         texts = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(text, str) and "\0" in text for text in texts):
             raise ValueError("must not contain a NUL character")
@@ -234,78 +405,22 @@ class Settings(BaseModel):
         return self
 
 
-def parse_redirect(text: str) -> Redirect:
-    """`HOST=URL` with an http or https URL. Raises ValueError."""
-    host, equals, url = text.partition("=")
-    if not equals:
-        raise ValueError(f"{redacted(text)} must be HOST=URL, such as {_EXAMPLE}")
-    if not is_host_name(host):
-        raise ValueError(f"{redacted(text)}: {redacted(host)} must be a plain host name, without scheme, port or path")
-    try:
-        parts = base_url(url)
-    except ValueError as error:
-        raise ValueError(f"{redacted(text)}: the URL {error}") from None
-    assert parts.hostname is not None
-    return Redirect(
-        host.lower(),
-        parts.scheme,
-        parts.hostname,
-        parts.port or (443 if parts.scheme == "https" else 80),
-        parts.path.rstrip("/"),
-    )
-
-
-def parse_model_alias(text: str) -> ModelAlias:
-    """`NAME=MODEL`. Raises ValueError."""
-    name, equals, model = text.partition("=")
-    if not equals or not ALIAS.fullmatch(name):
-        raise ValueError(
-            f"{redacted(text)} must be NAME=MODEL, such as gpt-5=gemini-3-flash; a name is 1 to 128 letters, digits, "
-            "and . _ - : / @"
-        )
-    if not MODEL_NAME.fullmatch(model):
-        raise ValueError(f"{redacted(text)}: {redacted(model)} must be {MODEL_FORM}")
-    return ModelAlias(name, model)
-
-
-def parse_session_access(text: str) -> SessionAccess:
-    """`SESSION=USER,USER` or `SESSION=*`. Raises ValueError."""
-    session, _, users = text.partition("=")
-    named = frozenset(user.strip() for user in users.split(","))
-    if not SESSION_NAME.fullmatch(session) or "" in named:
-        raise ValueError(f"{text!r} must be SESSION=USER,USER, or SESSION=* for all users; a session is {SESSION_FORM}")
-    return SessionAccess(session, named)
-
-
-_EXAMPLE = "generativelanguage.googleapis.com=http://127.0.0.1:9912"
-
-_EXPECTED = {
-    "session": SESSION_FORM,
-    "max_tools": "a number from 1 to 100000",
-    "max_tool": "a number of bytes, 1024 or more",
-    "max_line": "a number of bytes, 1024 or more",
-    "max_connections": "a number, 8 or more",
-    "max_headers": "a number of bytes, 1024 or more",
-    "header_timeout": "a number of seconds, more than 0 and at most 3600",
-    "max_body": "a number of bytes, 1024 or more",
-    "cache_bytes": "a number of bytes, 1048576 or more",
-    "keep_requests": "a number from 0 to 10000",
-    "ttl": "a number of seconds, 60 or more",
-    "pending_timeout": "a number of seconds from 0 to 3600",
-    "max_rounds": "a number from 1 to 100",
-    "parallel": "a number from 1 to 64",
-    "max_calls": "a number from 1 to 10000",
-    "max_args": "a number of bytes, 1024 or more",
-    "max_media": "a number of bytes, 0 or more",
-    "max_answer": "a number of bytes, 1024 or more",
-    "max_event": "a number of bytes, 1024 or more",
-    "tool_timeout": "a number of seconds, more than 0 and at most 3600",
-    "approval_timeout": "a number of seconds from 0 to 86400",
-    "answer_timeout": "a number of seconds from 0 to 86400",
-    "retry_window": "a number of seconds from 0 to 3600",
-    "keepalive": "a number of seconds from 0 to 3600",
-    "drain_timeout": "a number of seconds from 0 to 3600",
-}
+def fitting(field: FieldInfo) -> str:
+    """Which values of a field fit, for a message; "" if its type says it with each error."""
+    for mark in field.metadata:
+        if isinstance(mark, Fits):
+            return mark.words
+    if get_origin(field.annotation) is Literal:
+        return f"one of {', '.join(get_args(field.annotation))}"
+    limits = {
+        name: getattr(mark, name) for mark in field.metadata for name in ("gt", "ge", "le") if hasattr(mark, name)
+    }
+    if not limits:
+        return ""
+    number = next((f"a number of {mark.name}" for mark in field.metadata if isinstance(mark, Unit)), "a number")
+    if "gt" in limits:
+        return f"{number}, more than {limits['gt']} and at most {limits['le']}"
+    return f"{number} from {limits['ge']} to {limits['le']}" if "le" in limits else f"{number}, {limits['ge']} or more"
 
 
 def explain(error: ValidationError, prefix: str = "graft_") -> str:
@@ -316,9 +431,9 @@ def explain(error: ValidationError, prefix: str = "graft_") -> str:
     if not first["loc"]:
         return message
     name = str(first["loc"][0])
-    expected = _EXPECTED.get(name)
-    if expected is None and first["type"] == "literal_error":
-        expected = "one of " + first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+    field = Settings.model_fields.get(name)
+    if field is not None and (fits := fitting(field)):
+        message = f"must be {fits}"
     if isinstance(first["input"], str):
         name += f"={'(not shown)' if name == 'token' else redacted(first['input'])}"
-    return f"{prefix}{name}: {f'must be {expected}' if expected else message}"
+    return f"{prefix}{name}: {message}"

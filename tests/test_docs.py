@@ -1,6 +1,6 @@
 """The documentation against the program: tables are complete, links and paths lead somewhere, the tour works.
 
-`python -m tests.test_docs` writes the tables anew.
+`python -m tests.test_docs` writes the tables again.
 """
 
 import json
@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typer.main import get_command
 from addon.cli.app import app
 from addon.graft.machine_protocol import TABLE, State
 from addon.options import OPTIONS
+from addon.settings import Group
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -30,10 +31,16 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("example
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def option_rows() -> Iterator[tuple[str, ...]]:
-    for option in OPTIONS:
-        default = ", ".join(option.default) if isinstance(option.default, tuple) else str(option.default)
-        yield f"`{option.name}`", f"`{default}`" if default else "", option.help
+def option_lines() -> Iterator[str]:
+    """A heading and a table for each group of options."""
+    for group in Group:
+        yield from (f"## {group.value}", "")
+        rows = [
+            (f"`{option.name}`", f"`{option.default}`" if option.default else "", option.help)
+            for option in OPTIONS
+            if option.group is group
+        ]
+        yield from (*table_lines(("option", "default", "what"), rows), "")
 
 
 def command_rows() -> Iterator[tuple[str, ...]]:
@@ -63,29 +70,32 @@ def state_lines() -> Iterator[str]:
     yield from ("    over --> [*]", "```")
 
 
-TABLES = {
-    "options": ("options.md", ("option", "default", "what"), option_rows),
-    "commands": ("commands.md", ("command", "what"), command_rows),
+SECTIONS = {
+    "options": ("options.md", option_lines),
+    "commands": ("commands.md", lambda: table_lines(("command", "what"), command_rows())),
+    "states": ("architecture.md", state_lines),
 }
+"""The generated parts of pages."""
 
 
 def page_of(name: str) -> Path:
-    return ROOT / "docs" / ("architecture.md" if name == "states" else TABLES[name][0])
+    return ROOT / "docs" / SECTIONS[name][0]
 
 
 def table_of(name: str) -> str:
-    if name == "states":
-        return "\n".join(state_lines())
-    _, header, rows = TABLES[name]
-    lines = [header, ["---"] * len(header), *rows()]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+    return "\n".join(SECTIONS[name][1]()).strip()
+
+
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    for line in (header, ["---"] * len(header), *rows):
+        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |"
 
 
 def section(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- /{name} -->)", re.DOTALL)
 
 
-@pytest.mark.parametrize("name", [*TABLES, "states"])
+@pytest.mark.parametrize("name", SECTIONS)
 def test_the_tables_list_all_there_is(name: str) -> None:
     found = section(name).search(page_of(name).read_text())
     assert found is not None
@@ -229,6 +239,6 @@ def test_the_tour_works_as_it_is_typed(checkout: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in [*TABLES, "states"]:
+    for name in SECTIONS:
         page = page_of(name)
         page.write_text(section(name).sub(lambda _, name=name: table_of(name) + "\n", page.read_text()))  # type: ignore[misc]

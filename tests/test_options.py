@@ -8,16 +8,18 @@ import pytest
 from typer.main import get_command
 
 from addon import __main__ as command
+from addon.__main__ import REMOVED
 from addon.cli.app import app
 from addon.config_file.reading import ConfigError, load_config
-from addon.options import REMOVED, parse_options
+from addon.options import REMOVED as REMOVED_OPTIONS
+from addon.options import parse_options
 
 
 @pytest.fixture(autouse=True)
 def removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REMOVED, "--gone", "use --config")
     monkeypatch.setitem(REMOVED, "store gone", "use toolgraft backup")
-    monkeypatch.setitem(REMOVED, "graft_gone", "use graft_session")
+    monkeypatch.setitem(REMOVED_OPTIONS, "graft_gone", "use graft_session")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ To start quickly, a command's module imports slow modules only inside its functi
 
 import io
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from addon.cli import (
     approvals,
@@ -54,7 +55,20 @@ def _common(
     pass
 
 
-@app.command("serve", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+class _ServeCommand(typer.core.TyperCommand):
+    """Its help also lists the usual options."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from addon.options import USUAL  # slow
+
+        lines = [f"{option.name}: {option.help}" for option in USUAL]
+        self.epilog = "\n\n".join(["Options for `--set NAME=VALUE` (docs/options.md has all):", *lines])
+        super().format_help(ctx, formatter)
+
+
+@app.command(
+    "serve", cls=_ServeCommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] = None) -> None:
     """Start the proxy: mitmdump with the addon. Arguments go to mitmdump, whose own help is `mitmdump --help`.
 

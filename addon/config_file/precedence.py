@@ -6,22 +6,17 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from addon.config_file.reading import ConfigFile, option_text
-from addon.options import OPTIONS, parse_options
+from addon.config_file.reading import ConfigFile
+from addon.options import OPTIONS, option_text, parse_options
 from addon.settings import Settings
 from addon.state_folder import state_folder
 from addon.urls import redacted
 from store.models import MASK
 
-VARIABLES = {"graft_token": "TOOLGRAFT_TOKEN", "graft_state": "TOOLGRAFT_HOME"}
-"""The environment variables that set an option."""
-
 
 def overruled(given: Container[str], environ: Mapping[str, str]) -> list[str]:
     """The options that toolgraft.toml cannot set, because they are `given` elsewhere or set by the environment."""
-    return [
-        option.name for option in OPTIONS if option.name in given or environ.get(VARIABLES.get(option.name, ""), "")
-    ]
+    return [option.name for option in OPTIONS if option.name in given or environ.get(option.variable)]
 
 
 class SettingRow(NamedTuple):
@@ -41,14 +36,14 @@ def setting_rows(
     values: dict[str, Any] = {}
     rows = []
     for option in OPTIONS:
-        name, variable = option.name, VARIABLES.get(option.name, "")
-        if name.startswith("graft_config"):
+        name, variable = option.name, option.variable
+        if option.key in ("config", "config_trusted"):
             continue
         if name in yaml:
             value, source = _of_yaml(yaml[name], is_text=option.typespec is str), "config.yaml"
         elif name in on_command_line:
             value, source = on_command_line[name], "command line"
-        elif environ.get(variable, ""):
+        elif environ.get(variable):
             value, source = environ[variable], variable
         elif config is not None and name in config.options:
             value, source = config.options[name], str(config.path)

@@ -19,18 +19,14 @@ from addon.core.framing.documents import Document
 from addon.core.security.untrusted import printable
 from addon.core.tools.tool_forms import BadTool
 from addon.graft.session_config import toolset_of
-from addon.options import OPTIONS, Option, removed
+from addon.options import OPTIONS, Option, option_text, removed
 from addon.settings import Settings, explain
 from addon.urls import redacted
 from store.base import Store
 from store.models import SESSION_FORM, SESSION_NAME, Policy, Toolset
 
 _TABLES = ("modes", "options", "mcpServers", "sessions")
-_OPTIONS = {
-    option.name.removeprefix("graft_"): option for option in OPTIONS if not option.name.startswith("graft_config")
-}
-_PATHS = ("tools", "mcp", "record", "state")
-"""Options that are paths, relative to the file's folder."""
+_OPTIONS = {option.key: option for option in OPTIONS if option.key not in ("config", "config_trusted")}
 _TOOLS = ("tools", "tool_config", "tool_choice")
 _SESSION = (*Policy.options(), "toolset", *_TOOLS)
 _LARGEST = 16 * 1024 * 1024
@@ -163,20 +159,21 @@ class _Reader:
             place = ("options", name)
             if name not in _OPTIONS:
                 raise self._error(place, removed(f"graft_{name}") or _unknown(name, _OPTIONS))
-            found[f"graft_{name}"] = self._option(place, _OPTIONS[name], value)
+            found[_OPTIONS[name].name] = self._option(place, _OPTIONS[name], value)
         return found
 
     def _option(self, place: KeyPath, option: Option, value: Any) -> str | list[str]:
         if option.typespec is not str:
-            values = self._texts(place, value)
-            return [self._resolved(place[-1], text) for text in values]
+            texts = self._texts(place, value)
+            return [self._resolved(text) for text in texts] if option.is_path else texts
         if isinstance(value, dict | list):
             raise self._error(place, f"is {_kind(value)}; must be one text, number or true or false")
-        return self._resolved(place[-1], option_text(value))
+        text = option_text(value)
+        return self._resolved(text) if option.is_path else text
 
-    def _resolved(self, name: object, text: str) -> str:
-        """A relative path, joined to the file's folder; other values are unchanged."""
-        if name not in _PATHS or not text or "\0" in text:
+    def _resolved(self, text: str) -> str:
+        """A path, joined to the file's folder if it is relative."""
+        if not text or "\0" in text:
             return text
         try:
             return str(self._path.parent / Path(text).expanduser())
@@ -311,11 +308,6 @@ async def apply_sessions(store: Store, sessions: Mapping[str, SessionEntry]) -> 
     if changed:
         await store.sync()
     return changed
-
-
-def option_text(value: str | bool | float) -> str:
-    """An option's value as text, close to its form in the file."""
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def _leaves(place: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:

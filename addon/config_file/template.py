@@ -4,15 +4,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from addon.options import OPTIONS, Option
+from addon.options import USUAL, Option
 
 _GEMINI = "https://generativelanguage.googleapis.com"
-_OPTIONS = (
-    *("client_tools", "delivery", "tools", "mcp", "on_pending", "pending_timeout", "max_rounds", "parallel"),
-    *("tool_timeout", "approval_timeout", "answer_timeout", "session", "log", "upstream", "control"),
-    *("allow_hosts", "allow_origins", "egress", "store", "ttl"),
-)
-"""The options in the file: first those that `init` asks for, then those that are changed most often."""
 
 _HEAD = """\
 # The configuration of toolgraft: docs/configuration.md describes it, docs/options.md lists all options.
@@ -67,11 +61,10 @@ def _lines(answers: Answers) -> Iterator[str]:
         "tools": _list(answers.tools),
         "mcp": _list(answers.mcp),
     }
-    options = {option.name.removeprefix("graft_"): option for option in OPTIONS}
-    for name in _OPTIONS:
-        yield "".join(f"# {line}\n" for line in textwrap.wrap(options[name].help, 110))
-        value = chosen.get(name)
-        yield f"#{name} = {_default(options[name])}\n\n" if value in (None, "[]") else f"{name} = {value}\n\n"
+    for option in USUAL:
+        yield "".join(f"# {line}\n" for line in textwrap.wrap(option.help, 110))
+        value = chosen.get(option.key, "[]")
+        yield f"#{option.key} = {_default(option)}\n\n" if value == "[]" else f"{option.key} = {value}\n\n"
     yield _TAIL
 
 

@@ -29,7 +29,7 @@ from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected
 from addon.loop.runner import Head
 from addon.loop.upstream import Address
-from addon.settings import ModelAlias
+from addon.setting_types import ModelAlias
 from addon.surfaces import match_path
 from addon.web.context import ApiContext
 from addon.web.problems import Problem

@@ -100,7 +100,7 @@ class ResponsesRoutes(FrontDoor):
         `function_call` items; the proxy runs the session's tools."""
         caller, body, handover = await self.receive(request, api, PATH)
         try:
-            lenient = api.settings.lenient == "on"
+            lenient = api.settings.lenient
             parsed, ignored = await self._reader.read(caller.session, body, lenient=lenient)
         except Invalid as error:
             return in_openai_s_words(error)
@@ -140,7 +140,7 @@ class ResponsesRoutes(FrontDoor):
 
         async def count() -> Response:
             try:
-                lenient = api.settings.lenient == "on"
+                lenient = api.settings.lenient
                 parsed, ignored = await self._reader.read(caller.session, body, lenient=lenient)
                 tokens = await self.turns.count_tokens(caller, parsed, handover)
             except (Invalid, TurnFailed) as error:

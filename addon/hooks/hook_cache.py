@@ -40,7 +40,7 @@ class Speedups:
 
     def configure(self, updated: set[str]) -> None:
         runtime = self.lifecycle.runtime
-        if runtime is None or runtime.ending or runtime.settings.fast != "on":
+        if runtime is None or runtime.ending or not runtime.settings.fast:
             self.done()
         elif self._dispatcher is None and fits(ctx.master.addons):
             self._dispatcher = Dispatcher(ctx.master.addons)

@@ -22,7 +22,7 @@ from addon.core.history.keys import asker_of
 from addon.core.security.secrets import Fields
 from addon.core.security.untrusted import cached_if_short
 from addon.graft.exchange import Reply
-from addon.settings import Redirect
+from addon.setting_types import Redirect
 from addon.surfaces import Target, wire_of
 
 

@@ -15,11 +15,13 @@ from typing import Any
 
 from mitmproxy.optmanager import OptManager
 
-from addon.config_file.precedence import VARIABLES, SettingRow, masked, overruled
+from addon.config_file.precedence import SettingRow, masked, overruled
 from addon.config_file.reading import ConfigFile, SessionEntry, load_config
-from addon.options import OPTIONS, Option, unknown_option
+from addon.options import OPTIONS, Option, option_text, unknown_option
 
 _NAMES = [option.name for option in OPTIONS]
+_DEFAULTS = {option.name: option.default for option in OPTIONS}
+_VARIABLES = {option.name: option.variable for option in OPTIONS}
 
 
 def take_deferred(options: OptManager) -> dict[str, str]:
@@ -65,21 +67,13 @@ def _value(option: Option, given: Any) -> str | list[str]:
     if any(isinstance(value, Mapping | list) for value in values):
         raise ValueError(f"{option.name}: must be {'a list of texts' if is_list else 'one text or number'}")
     if is_list:
-        return [_text(value) for value in values]
+        return [option_text(value) for value in values]
     if len(values) > 1:
         raise ValueError(f"{option.name} is given {len(values)} times: give it once")
-    return _text(values[0])
-
-
-def _text(value: object) -> str:
-    """A value of config.yaml, close to its original spelling."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
+    return option_text(values[0])
 
 
 _OPTION = re.compile(r"graft_[a-z_]+")
-_DEFAULTS = {option.name: option.default for option in OPTIONS}
 
 
 @dataclass(frozen=True)
@@ -132,7 +126,7 @@ class FileOptions:
 
     def row(self, name: str, value: Any) -> SettingRow:
         """An option of the running proxy, and where its value is set."""
-        variable = VARIABLES.get(name, "")
+        variable = _VARIABLES[name]
         if not value and os.environ.get(variable):
             return SettingRow(name, masked(name, os.environ[variable]), variable)
         return SettingRow(name, masked(name, value), self._source(name, value))

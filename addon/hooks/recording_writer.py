@@ -75,9 +75,9 @@ class Recording:
             self._file.close()
             self._file = None
 
-    def _path_option(self) -> str:
+    def _path_option(self) -> str | None:
         runtime = self.lifecycle.runtime
-        return runtime.settings.record if runtime is not None else ""
+        return runtime.settings.record if runtime is not None else None
 
     def _writer(self, path: str) -> io.FlowWriter:
         if self._file is None or self._path != path:

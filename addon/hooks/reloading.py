@@ -92,7 +92,7 @@ class Reloading:
         runtime = self._lifecycle.runtime
         if runtime is None or runtime.ending or runtime.sources is None:
             return
-        if runtime.settings.reload == "off" and not is_asked:
+        if not (runtime.settings.reload or is_asked):
             return
         now = {path: _version(path) for path in self._files(runtime)}
         is_settled, self._latest = now == self._latest, now

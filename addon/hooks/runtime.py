@@ -30,6 +30,7 @@ from addon.loop.server import LoopServer
 from addon.loop.sources import ProxySources, sources_of
 from addon.loop.tries import Tries
 from addon.metrics import Metrics
+from addon.options import OPTIONS
 from addon.own_secrets import own_secrets
 from addon.recent_requests import RecentRequests
 from addon.settings import Settings
@@ -56,11 +57,7 @@ from store.factory import open_url
 
 logger = logging.getLogger("toolgraft")
 
-FIXED = (
-    *("config", "config_trusted", "tools", "mcp", "mcp_pin", "store", "durability", "cache_bytes", "state", "ttl"),
-    *("control", "token", "egress", "max_tools", "max_tool", "max_line", "max_media", "max_body", "max_connections"),
-    *("max_headers", "header_timeout"),
-)
+FIXED = tuple(option.key for option in OPTIONS if option.is_fixed)
 """Settings that cannot change while the proxy runs."""
 
 SOURCES = ("tools", "mcp")
@@ -217,7 +214,7 @@ class Runtime:
             if holds_folder:  # otherwise the folder may not exist before `serve`
                 undo.callback(lock_folder(settings.state).release)
             has_mcp = settings.mcp or settings.config  # which may name servers later
-            pins = Pins(settings.state / "mcp_pins.json", _write) if has_mcp and settings.mcp_pin == "on" else None
+            pins = Pins(settings.state / "mcp_pins.json", _write) if has_mcp and settings.mcp_pin else None
             sources = sources_of(settings, pins)
             token = own_token(settings, environ) if settings.control else None
             listener = bind(*settings.control) if settings.control else None

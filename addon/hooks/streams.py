@@ -102,7 +102,7 @@ def send_instead(flow: http.HTTPFlow, response: http.Response) -> None:
 def comes_whole(flow: http.HTTPFlow, settings: Settings) -> bool:
     """Whether an answer must be complete before it is passed on: because of `graft_stream`, or because a `modify_body`
     rule, which needs a whole body, may match it."""
-    if settings.stream == "off":
+    if not settings.stream:
         return True
     addon = ctx.master.addons.get("modifybody")
     return addon is not None and any(True in _outcomes(rule.matches, flow) for rule in addon.replacements)
@@ -137,7 +137,7 @@ _passes = FlowState[bool]("passes")
 
 def stream_large(flow: http.HTTPFlow, settings: Settings) -> None:
     """Stream the request's body if it is large or of unknown length. The same will apply to the answer's."""
-    if settings.stream == "off" or _is_set(_CHANGE_BODIES):
+    if not settings.stream or _is_set(_CHANGE_BODIES):
         return
     _passes[flow] = True
     if _is_large(flow.request, unknown=True) and not _is_set(_ANSWER_REQUESTS):

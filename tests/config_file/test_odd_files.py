@@ -20,7 +20,7 @@ _KEYS = st.sampled_from(
         *("command", "args", "env", "url", "headers", "rules", "prefix", "timeout", "include", "approval", "executor"),
         *("name", "type", "parameters", "function", "functionDeclarations", "properties", "after", "googleSearch"),
         *Policy.options(),
-        *(option.name.removeprefix("graft_") for option in OPTIONS),
+        *(option.key for option in OPTIONS),
     ]
 )
 _SCALARS = (

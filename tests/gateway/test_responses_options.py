@@ -10,7 +10,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
-from addon.settings import ModelAlias, parse_model_alias
+from addon.setting_types import ModelAlias, parse_model_alias
 from tests.gateway.conftest import MODEL, House
 from tests.gateway.test_compatible import Lists
 from tests.gateway.test_responses import TOOLS, calls, output, text

@@ -123,7 +123,7 @@ def test_an_answer_that_a_rule_may_match_comes_whole(rules: list[str], expected:
     with taddons.context(rewriting) as context:
         context.configure(rewriting, modify_body=rules)
         assert comes_whole(flow_of(), Settings()) is expected
-        assert comes_whole(flow_of(), Settings(stream="off"))
+        assert comes_whole(flow_of(), Settings(stream=False))
 
 
 def test_without_the_addon_of_the_rules_answers_stream() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from addon.setting_types import Address
 from addon.settings import Settings
 from addon.state_folder import clear_address, read_address, write_address
 from addon.web.own_token import load_token
@@ -80,11 +81,11 @@ def test_a_variable_that_no_header_can_carry_is_refused_without_showing_it(tmp_p
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "::"])
 def test_no_door_to_the_network_is_open(host: str, tmp_path: Path) -> None:
-    settings = Settings(state=tmp_path, control=(host, 8741))
+    settings = Settings(state=tmp_path, control=Address(host, 8741))
     with pytest.raises(ValueError, match="loopback"):
         load_token(settings, {"TOOLGRAFT_TOKEN": "off"})
     with pytest.raises(ValueError, match="loopback"):
-        load_token(Settings(state=tmp_path, control=(host, 8741), token="off"), {})
+        load_token(Settings(state=tmp_path, control=Address(host, 8741), token="off"), {})
 
 
 def test_the_address_is_left_for_the_command_line_and_taken_away(tmp_path: Path) -> None:
