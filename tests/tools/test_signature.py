@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 
 from addon.tools.base import RunRules, SourceError, ToolError
 from addon.tools.decorator import mark_of, tool
+from addon.tools.python import Function, read
 from addon.tools.schema_checks import problems
-from addon.tools.signature import Function, read
 
 
 class Unit(enum.Enum):
