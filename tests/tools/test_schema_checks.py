@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from addon.tools import schema_checks
-from addon.tools.schema_checks import MAX_PROBLEMS, problems, schema_problem
-from addon.tools.schema_weight import weight
+from addon.tools.schema_checks import MAX_PROBLEMS, problems, schema_problem, weight
 
 MOST = 0.5  # seconds of CPU: far more than any check takes, far less than one that grows without a bound
 
