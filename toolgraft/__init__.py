@@ -2,6 +2,6 @@
 
 from addon.tools.base import ToolError
 from addon.tools.decorator import tool
-from addon.tools.media import Image, Media
+from addon.tools.outputs import Image, Media
 
 __all__ = ["Image", "Media", "ToolError", "tool"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from addon.cli.api import Api
-    from addon.tools.media import Media
+    from addon.tools.outputs import Media
 
 Status = Literal["pending", "running", "done", "failed", "denied", "expired"]
 COLUMNS = ("CALL", "STATUS", "APPROVAL", "TIME", "DURATION", "SESSION", "NAME", "ARGUMENTS", "ERROR")
@@ -154,7 +154,7 @@ def _media(path: Path) -> "Media":
     """A file, with the type according to its bytes or name."""
     import mimetypes
 
-    from addon.tools.media import Media, type_by_content
+    from addon.tools.outputs import Media, type_by_content
 
     try:
         data = path.read_bytes()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from addon.cli.control_client import ControlClient, Refused, Unreachable, json_of
 from addon.core.framing.documents import Document
 from addon.tools.bounded import bounded
-from addon.tools.media import Media, collector
+from addon.tools.outputs import Media, collector
 from addon.tools.retries import with_retries
 
 PATIENCE = 300.0  # seconds for repeated attempts to send a result

@@ -5,6 +5,6 @@ Tool files import `tool`, `ToolError`, `Image` and `Media` from here, so nothing
 
 from addon.tools.base import ToolError
 from addon.tools.decorator import tool
-from addon.tools.media import Image, Media
+from addon.tools.outputs import Image, Media
 
 __all__ = ["Image", "Media", "ToolError", "tool"]

@@ -20,7 +20,7 @@ from addon.core.security.secrets import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.egress import Egress, EgressRefused, EgressTransport
-from addon.tools.media import Media, WithMedia, media_of_part
+from addon.tools.outputs import Media, WithMedia, media_of_part
 from addon.tools.owned_connections import OWNER, OwnedConnections
 
 MAX_ANSWER = 16 * 1024 * 1024  # bytes, after decompression

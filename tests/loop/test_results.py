@@ -14,8 +14,7 @@ from addon.own_secrets import OwnSecrets
 from addon.surfaces.base import Framing
 from addon.tools import Image, Media
 from addon.tools.base import ToolError
-from addon.tools.media import WithMedia
-from addon.tools.outputs import MAX_RESULT, output_of
+from addon.tools.outputs import MAX_RESULT, WithMedia, output_of
 from store.models import Status
 from tests.loop.calling import ANSWER, hangs, raises, responses, returns
 from tests.loop.conftest import Proxy, Scripted, call, says
