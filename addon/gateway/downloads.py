@@ -17,7 +17,7 @@ from addon.core.dialects.responses.errors import Invalid
 from addon.core.dialects.responses.items import is_google_s_file
 from addon.core.framing.documents import Document
 from addon.core.framing.streams import BadEncoding, TooLong, decompressor
-from addon.tools.egress import Egress, EgressRefused, EgressTransport
+from addon.tools.http_connections import Egress, EgressRefused, EgressTransport
 
 _MOST, _AT_ONCE = 32, 4
 """The most URLs of one request, and the most concurrent downloads."""

@@ -3,7 +3,7 @@
 To mitmproxy a loop is one more connection of its HTTP layer, which takes the request and returns an answer; it has no
 socket and no address that a hook could see. A request to another host is sent as a copy.
 
-A connection to a server serves one credential only, as for loops (`addon.tools.owned_connections`).
+A connection to a server serves one credential only, as for loops (`addon.tools.http_connections`).
 """
 
 import asyncio

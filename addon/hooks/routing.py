@@ -54,7 +54,7 @@ from addon.surfaces import (
     takes_ids,
 )
 from addon.surfaces.base import Incoming
-from addon.tools.egress import is_own_address
+from addon.tools.http_connections import is_own_address
 from addon.urls import is_loopback, proxy_user
 from addon.web import tasks
 from store.base import Store, StoreError

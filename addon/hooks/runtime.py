@@ -43,7 +43,7 @@ from addon.state_folder import (
     write_address,
     write_file,
 )
-from addon.tools.egress import Egress
+from addon.tools.http_connections import Egress
 from addon.tools.mcp_pins import Pins
 from addon.urls import redacted
 from addon.version import package_version

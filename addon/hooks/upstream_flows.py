@@ -27,7 +27,7 @@ from addon.hooks.messages import UNDECODED, FlowState, body_of, names, new_reque
 from addon.hooks.streams import comes_whole, is_stream
 from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.settings import Settings
-from addon.tools.owned_connections import LIMITS, OwnedConnections
+from addon.tools.http_connections import LIMITS, OwnedConnections
 
 _OPTIONS = frozenset(
     {

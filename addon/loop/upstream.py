@@ -17,7 +17,7 @@ from addon.core.framing.streams import BadEncoding, Decompress, TooLong, decompr
 from addon.core.security.secrets import RedactedStream, credentials, secrets_in
 from addon.core.security.untrusted import cached_if_short
 from addon.own_secrets import own_secrets
-from addon.tools.owned_connections import OWNER, ends_with_connection
+from addon.tools.http_connections import OWNER, ends_with_connection
 
 Headers = Sequence[tuple[bytes, bytes]]
 

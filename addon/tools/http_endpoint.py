@@ -19,9 +19,8 @@ from addon.core.history.outcomes import MEDIA_TYPE, BadPart, read_parts
 from addon.core.security.secrets import secrets_of_executor
 from addon.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
-from addon.tools.egress import Egress, EgressRefused, EgressTransport
+from addon.tools.http_connections import OWNER, Egress, EgressRefused, EgressTransport, OwnedConnections
 from addon.tools.outputs import Media, WithMedia, media_of_part
-from addon.tools.owned_connections import OWNER, OwnedConnections
 
 MAX_ANSWER = 16 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3

@@ -10,7 +10,7 @@ import httpx2
 import mcp.client.stdio
 from anyio.streams.text import TextReceiveStream
 
-from addon.tools.egress import trust
+from addon.tools.http_connections import trust
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from addon.core.framing.documents import Document
 from addon.core.security.egress import PUBLIC_ONLY, parse_rule
 from addon.fake_gemini.server import StrictGemini
 from addon.gateway.downloads import Downloaded, DownloadFailed, Downloads, with_files
-from addon.tools.egress import Egress
+from addon.tools.http_connections import Egress
 from tests.gateway.conftest import House
 
 PNG = b"\x89PNG\r\n\x1a\n of a cat"

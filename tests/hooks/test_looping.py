@@ -13,7 +13,7 @@ from addon.hooks.upstream_flows import LoopWatcher, proxy_url
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer, LoopServer
 from addon.loop.upstream import Outgoing
-from addon.tools.owned_connections import OwnedConnections
+from addon.tools.http_connections import OwnedConnections
 from store.models import Policy
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
 

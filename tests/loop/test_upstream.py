@@ -17,8 +17,8 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from addon.loop import upstream as upstream_module
 from addon.loop.upstream import Address, Headers, Upstream
-from addon.tools import owned_connections
-from addon.tools.owned_connections import LIMITS, OwnedConnections
+from addon.tools import http_connections
+from addon.tools.http_connections import LIMITS, OwnedConnections
 from tests.certificates import secure
 from tests.loop.conftest import Watcher, until
 from tests.plain_http import NO_TLS
@@ -155,9 +155,9 @@ async def test_connections_that_are_idle_for_long_or_too_many_are_closed(
     await until(lambda: server.counts == [1])
     for key in "ab":
         await ask(connections, server.url, key)
-    monkeypatch.setattr(owned_connections, "MAX_IDLE_OWNERS", most or 2)
+    monkeypatch.setattr(http_connections, "MAX_IDLE_OWNERS", most or 2)
     if not most:
-        monkeypatch.setattr(owned_connections, "IDLE", -1.0)
+        monkeypatch.setattr(http_connections, "IDLE", -1.0)
     await ask(connections, server.url, "c")
     await until(lambda: server.gone == 2 - most)
     assert not stalled.done()

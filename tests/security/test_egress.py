@@ -12,7 +12,7 @@ import pytest
 
 from addon.core.security.egress import parse_rule
 from addon.tools.base import ToolError
-from addon.tools.egress import Egress, EgressRefused, EgressTransport
+from addon.tools.http_connections import Egress, EgressRefused, EgressTransport
 from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_servers import McpSource

@@ -13,9 +13,8 @@ import httpx2
 import pytest
 
 from addon.loop.upstream import Address, Upstream
-from addon.tools.egress import Egress
+from addon.tools.http_connections import Egress, OwnedConnections
 from addon.tools.http_endpoint import HttpExecutor, endpoint_client
-from addon.tools.owned_connections import OwnedConnections
 from tests.certificates import secure
 from tests.hooks.harness import GOOGLE
 from tests.hooks.proxied import Proxied, answer, requests, serving

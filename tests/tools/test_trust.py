@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from addon.tools.egress import Egress, EgressTransport, trust
+from addon.tools.http_connections import Egress, EgressTransport, trust
 from addon.tools.mcp_bounds import BoundedTransport
 
 
