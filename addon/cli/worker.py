@@ -57,7 +57,7 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
     from addon.cli.control_client import Refused
     from addon.cli.worker_client import Worker
     from addon.exiting import exit_with_loop
-    from addon.tools.bounded import abandoned_calls
+    from addon.tools.attempts import abandoned_calls
 
     base, arguments = client_arguments(url)
     stop, hurry = asyncio.Event(), asyncio.Event()

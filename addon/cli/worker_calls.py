@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 from addon.cli.control_client import ControlClient, Refused, Unreachable, json_of
 from addon.core.framing.documents import Document
-from addon.tools.bounded import bounded
+from addon.tools.attempts import bounded, with_retries
 from addon.tools.outputs import Media, collector
-from addon.tools.retries import with_retries
 
 PATIENCE = 300.0  # seconds for repeated attempts to send a result
 FIRST_DELAY, MAX_DELAY = 0.2, 5.0  # seconds between attempts while the proxy does not answer

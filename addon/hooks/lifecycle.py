@@ -26,8 +26,8 @@ from addon.hooks.upstream_flows import UpstreamPool
 from addon.options import OPTIONS
 from addon.settings import Settings, explain
 from addon.state_folder import write_file
+from addon.tools.attempts import abandoned_calls
 from addon.tools.base import SourceError
-from addon.tools.bounded import abandoned_calls
 from store.base import Store, StoreError
 from store.models import Session
 

@@ -19,7 +19,6 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Incoming, Operation, Target
-from addon.tools import retries
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
 from store.base import Store

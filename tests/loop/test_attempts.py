@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.tools import bounded
+from addon.tools import attempts
 from addon.tools.base import ToolError
 from tests.loop.calling import hangs, raises, responses
 from tests.loop.conftest import Proxy, call, until
@@ -70,7 +70,7 @@ async def test_a_session_s_timeout_holds_where_the_tool_has_none(proxy: Proxy) -
 async def test_the_time_of_a_tool_holds_whatever_it_does_with_its_cancellation(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(bounded, "GRACE", 0.02)
+    monkeypatch.setattr(attempts, "GRACE", 0.02)
     over = asyncio.Event()
 
     async def stubborn() -> None:
@@ -83,4 +83,4 @@ async def test_the_time_of_a_tool_holds_whatever_it_does_with_its_cancellation(
     assert await responses(proxy, call("stubborn")) == [{"error": "stubborn took longer than 0.02 s"}]
     assert [one.error for one in await proxy.calls()] == ["stubborn took longer than 0.02 s"]
     over.set()
-    await until(lambda: not bounded.abandoned_calls())
+    await until(lambda: not attempts.abandoned_calls())

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.tools import bounded
+from addon.tools import attempts
 from store.models import Call, Executor, ToolRules
 from tests.loop.calling import PLACE, asking, hangs, responses, returns
 from tests.loop.conftest import Proxy, call, until
@@ -74,7 +74,7 @@ async def test_closing_ends_what_still_runs(proxy: Proxy) -> None:
 async def test_a_tool_that_swallows_its_cancellation_is_named_and_not_waited_for(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int, warned: bool
 ) -> None:
-    monkeypatch.setattr(bounded, "GRACE", 0.1)
+    monkeypatch.setattr(attempts, "GRACE", 0.1)
     remaining, over = times, asyncio.Event()
 
     async def stubborn() -> None:

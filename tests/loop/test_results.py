@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.loop import attempts
 from addon.own_secrets import OwnSecrets
 from addon.surfaces.base import Framing
-from addon.tools import Image, Media
+from addon.tools import Image, Media, attempts
 from addon.tools.base import ToolError
 from addon.tools.outputs import MAX_RESULT, WithMedia, output_of
 from store.models import Status

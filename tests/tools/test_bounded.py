@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from addon.tools import bounded as module
+from addon.tools import attempts as module
+from addon.tools.attempts import abandoned_calls, bounded
 from addon.tools.base import ToolError
-from addon.tools.bounded import abandoned_calls, bounded
 
 pytestmark = pytest.mark.usefixtures("eager")
 

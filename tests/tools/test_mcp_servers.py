@@ -16,8 +16,8 @@ import pytest
 
 from addon.core.summaries import FIELDS
 from addon.tools import mcp_connection, mcp_servers
+from addon.tools.attempts import bounded
 from addon.tools.base import SourceError, ToolError
-from addon.tools.bounded import bounded
 from addon.tools.combined import Combined
 from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Selection, Server

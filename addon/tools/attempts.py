@@ -1,10 +1,16 @@
 """Runs calls with a time limit. A call that ignores its cancellation is abandoned, so that nothing waits for it."""
 
 import asyncio
+import itertools
 import logging
+import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from addon.core.history.outcomes import redacted_parts
+from addon.own_secrets import own_secrets
 from addon.tools.base import ToolError, error_text
+from addon.tools.outputs import ToolOutput, output_of
 
 GRACE = 0.5  # seconds that a cancelled call has to end
 _CANCELLATIONS = 2  # within GRACE: a tool may swallow the first
@@ -69,3 +75,45 @@ def _retrieve_exception[T](task: asyncio.Task[T]) -> None:
     """asyncio logs exceptions that nothing retrieves, and the caller may be gone."""
     if not task.cancelled():
         task.exception()
+
+
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+"""In seconds: the longest pause before the second attempt, which doubles each time, and its upper limit."""
+
+
+async def with_retries[T](run: Callable[[], Awaitable[T]], retries: int, may_retry: Callable[[Exception], bool]) -> T:
+    """The result of `run`. `retries`: attempts after the first. Raises the error of the last attempt."""
+    for number in itertools.count():
+        try:
+            return await run()
+        except Exception as error:
+            if number >= retries or not may_retry(error):
+                raise
+        await asyncio.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**number, _MAX_PAUSE)))
+    raise AssertionError  # never reached
+
+
+async def attempt(
+    run: Callable[[], Awaitable[Any]], name: str, *, timeout: float, retries: int, idempotent: bool, max_media: int
+) -> ToolOutput:
+    """The output of `run`, with media of at most `max_media` bytes. `timeout`: seconds for each try. `retries`: tries
+    after the first.
+
+    Raises the error of the last try. A tool that is not idempotent is retried only if the try did not reach it.
+    """
+
+    async def result() -> ToolOutput:
+        output = output_of(await run(), max_media)
+        redact = own_secrets.redaction.data
+        return ToolOutput(redact(output.data), tuple(redacted_parts(output.parts, redact)))
+
+    return await with_retries(
+        lambda: bounded(result, timeout, name), retries, lambda error: is_retryable(error, idempotent=idempotent)
+    )
+
+
+def is_retryable(error: BaseException, *, idempotent: bool) -> bool:
+    """Whether the call may be retried after this error."""
+    if isinstance(error, ToolError):
+        return error.retryable and (idempotent or not error.sent)
+    return isinstance(error, TimeoutError) and idempotent
