@@ -26,10 +26,10 @@ from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import RunningCall, RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
+from addon.tools.combined import Refresher
 from addon.tools.http_connections import Egress
 from addon.tools.http_endpoint import HttpExecutor, endpoint_client
 from addon.tools.outputs import MAX_MEDIA
-from addon.tools.refresher import Refresher
 from addon.tools.schema_checks import problems
 from store.base import Store, StoreError
 from store.models import Owner, Status

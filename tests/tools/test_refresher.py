@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from addon.tools.refresher import Refresher
+from addon.tools.combined import Refresher
 
 pytestmark = pytest.mark.usefixtures("eager")
 
