@@ -1,7 +1,6 @@
 """The public interface for tools files: `from toolgraft import tool, ToolError, Image, Media`."""
 
-from addon.tools.base import ToolError
-from addon.tools.decorator import tool
+from addon.tools.base import ToolError, tool
 from addon.tools.outputs import Image, Media
 
 __all__ = ["Image", "Media", "ToolError", "tool"]

@@ -3,8 +3,7 @@
 Tool files import `tool`, `ToolError`, `Image` and `Media` from here, so nothing heavy is imported.
 """
 
-from addon.tools.base import ToolError
-from addon.tools.decorator import tool
+from addon.tools.base import ToolError, tool
 from addon.tools.outputs import Image, Media
 
 __all__ = ["Image", "Media", "ToolError", "tool"]

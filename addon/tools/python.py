@@ -27,9 +27,8 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from addon.core.framing.documents import Document
 from addon.core.tools.tool_forms import BadTool, normalise
-from addon.tools.base import RunRules, SourceError, Tool, ToolError, ToolSource, error_text
+from addon.tools.base import Marked, RunRules, SourceError, Tool, ToolError, ToolSource, error_text, mark_of
 from addon.tools.daemon_pool import DaemonPool, NoFreeThread
-from addon.tools.decorator import Marked, mark_of
 
 _PROBLEMS = {"missing_keyword_only_argument": "is missing", "unexpected_keyword_argument": "is unknown"}
 _SCHEMAS = ("items", "additionalProperties", "not", "propertyNames", "contains")

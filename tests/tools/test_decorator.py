@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from addon.tools import tool
-from addon.tools.base import RunRules
-from addon.tools.decorator import mark_of
+from addon.tools.base import RunRules, mark_of
 
 
 def plain() -> None:

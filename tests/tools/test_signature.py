@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 from pydantic import BaseModel, Field
 
-from addon.tools.base import RunRules, SourceError, ToolError
-from addon.tools.decorator import mark_of, tool
+from addon.tools.base import RunRules, SourceError, ToolError, mark_of, tool
 from addon.tools.python import Function, read
 from addon.tools.schema_checks import problems
 
