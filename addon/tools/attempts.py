@@ -1,4 +1,5 @@
-"""Runs calls with a time limit. A call that ignores its cancellation is abandoned, so that nothing waits for it."""
+"""Runs a tool's calls, in the proxy and in workers: each attempt has a time limit, and a failed attempt is repeated if
+that can help and does no harm. A call that ignores its cancellation is abandoned, so that nothing waits for it."""
 
 import asyncio
 import itertools

@@ -1,4 +1,5 @@
-"""The interface of tool sources, and the records and errors that they share."""
+"""The interface of tool sources, the records and errors that they share, and the decorator `@tool` for functions of
+tools files. Those import it, so nothing heavy is imported here."""
 
 import abc
 import math

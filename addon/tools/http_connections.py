@@ -1,10 +1,13 @@
-"""Connections that serve one owner each: no request may receive bytes that a server sent for another credential.
+"""HTTP connections that serve one owner each, and those of tools, which lead only to what `graft_egress` allows.
 
 If a server sends more bytes than belong to its answer, they can become the beginning of the next answer on that
-connection. So each owner has its own transport and connections.
+connection. So each owner (a credential) has its own transport and connections.
 
 An answer without a length ends with its connection. Anyone on the path can cut a TCP connection, so such an answer
 counts as complete only if the server ended it within TLS.
+
+For tools, the host's name is resolved and its addresses checked here, and the connection is made to such an address,
+not to the name. So neither a redirect nor a name that resolves to another address a moment later can bypass the check.
 """
 
 import asyncio

@@ -5,15 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import mcp_types
-from pydantic import ValidationError
 
 from addon.core.framing.documents import Malformed, decode
 from addon.core.tools.tool_forms import BadTool, normalise
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
+from addon.tools.mcp_watch import OUTPUT_SCHEMA
 from addon.tools.outputs import Media, WithMedia, media_of
 
-_OUTPUT = "toolgraft/outputSchema"
 _NO_PROBLEMS: Mapping[str, str | None] = {}
 
 
@@ -57,30 +56,9 @@ def unknown_names(server: Server, names: Sequence[str]) -> str | None:
     return None
 
 
-def drop_invalid_tools(result: Any, left_out: Callable[[str, str], None]) -> None:
-    """Remove invalid tools from a result of `tools/list`, in place: the SDK would refuse the whole result. Move each
-    outputSchema to `_meta`: the SDK would check results in the event loop, without a time limit."""
-    tools = result.get("tools") if isinstance(result, dict) else None
-    if not isinstance(tools, list):
-        return
-    valid = []
-    for number, tool in enumerate(tools):
-        try:
-            mcp_types.Tool.model_validate(tool, by_name=False)
-            if schema := tool.pop("outputSchema", None):
-                tool["_meta"] = (tool.get("_meta") or {}) | {_OUTPUT: schema}
-            valid.append(tool)
-        except ValidationError as e:
-            name = tool.get("name") if isinstance(tool, dict) else None
-            first = e.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            left_out(name if isinstance(name, str) else f"number {number}", f"{place}: {first['msg']}".lstrip(": "))
-    result["tools"] = valid
-
-
 def output_schema(tool: mcp_types.Tool) -> Any:
     """The schema of the tool's results, if it has one."""
-    return (tool.meta or {}).get(_OUTPUT, tool.output_schema)
+    return (tool.meta or {}).get(OUTPUT_SCHEMA, tool.output_schema)
 
 
 def description_of(tool: mcp_types.Tool) -> dict[str, Any]:

@@ -8,16 +8,20 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import mcp_types
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse
+from pydantic import ValidationError
 
 from addon.tools.mcp_errors import clean
-from addon.tools.mcp_tools import drop_invalid_tools
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream  # private: for the type checker only
 
 _LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
+
+
+OUTPUT_SCHEMA = "toolgraft/outputSchema"
+"""The key in a tool's `_meta` to which its outputSchema moves."""
 
 
 class ConnectionWatch:
@@ -86,7 +90,7 @@ class WatchedStream:
         return self._checked(await self._stream.receive())
 
     def _checked(self, message: SessionMessage | Exception) -> SessionMessage | Exception:
-        if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
+        if isinstance(message, SessionMessage) and isinstance(message.message, mcp_types.JSONRPCResponse):
             drop_invalid_tools(message.message.result, self._watch.on_invalid_tool)
         return message
 
@@ -110,6 +114,27 @@ class WatchedStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def drop_invalid_tools(result: Any, left_out: Callable[[str, str], None]) -> None:
+    """Remove invalid tools from a result of `tools/list`, in place: the SDK would refuse the whole result. Move each
+    outputSchema to `_meta`: the SDK would check results in the event loop, without a time limit."""
+    tools = result.get("tools") if isinstance(result, dict) else None
+    if not isinstance(tools, list):
+        return
+    valid = []
+    for number, tool in enumerate(tools):
+        try:
+            mcp_types.Tool.model_validate(tool, by_name=False)
+            if schema := tool.pop("outputSchema", None):
+                tool["_meta"] = (tool.get("_meta") or {}) | {OUTPUT_SCHEMA: schema}
+            valid.append(tool)
+        except ValidationError as e:
+            name = tool.get("name") if isinstance(tool, dict) else None
+            first = e.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            left_out(name if isinstance(name, str) else f"number {number}", f"{place}: {first['msg']}".lstrip(": "))
+    result["tools"] = valid
 
 
 class _Warning(logging.Filter):

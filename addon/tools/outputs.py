@@ -1,4 +1,4 @@
-"""Converts any result of a tool to JSON, and the images and files in it, for the store and the model."""
+"""Converts any result of a tool to JSON, and to the images, sounds and files in it, for the store and the model."""
 
 import base64
 import json

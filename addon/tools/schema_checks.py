@@ -1,6 +1,9 @@
-"""Checks arguments against JSON Schemas, with a bound on the time.
+"""Checks values against JSON Schemas, with messages for the model. References are never fetched.
 
-PLACEHOLDER"""
+A check may run in the event loop: patterns are matched in linear time, a schema that could take long is not used, and a
+value that could take long is refused. `problems` and `schema_problem` read a schema once, and log a warning for each
+part that they leave out. `name` is the tool's.
+"""
 
 import functools
 import json

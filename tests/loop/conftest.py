@@ -19,6 +19,7 @@ from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Incoming, Operation, Target
+from addon.tools import attempts
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore
 from store.base import Store
@@ -343,7 +344,7 @@ class Proxy:
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses before retries of requests and of tools' calls."""
-    for module in (pauses, retries):
+    for module in (pauses, attempts):
         monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
 
 
