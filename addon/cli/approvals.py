@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import typer
 
-from addon.cli import documents, options, output
-from addon.cli.completion import waiting_for_approval
+from addon.cli import options, output
+from addon.cli.options import waiting_for_approval
 
 CallId = Annotated[
     str,
@@ -32,7 +32,7 @@ def approve(
     as_json: options.Json = False,
 ) -> None:
     """Approve a call that waits for it. It runs now."""
-    body: dict[str, Any] = {} if args is None else {"args": documents.parse_json(args.encode(), "--args")}
+    body: dict[str, Any] = {} if args is None else {"args": options.parse_json(args.encode(), "--args")}
     _decide(call_id, "approve", body | ({"always": True} if always else {}), url, as_json)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from addon.cli import options, output
-from addon.cli.completion import waiting_for_result
+from addon.cli.options import waiting_for_result
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -134,7 +134,7 @@ _HINT = "; write plain text as '\"in quotes\"'"
 
 
 def _body(result: str | None, error: str | None, files: Sequence[Path]) -> dict[str, Any]:
-    from addon.cli.documents import parse_json, read_json
+    from addon.cli.options import parse_json, read_json
     from addon.core.history.outcomes import reference
 
     if error is not None:
@@ -170,7 +170,7 @@ def _media(path: Path) -> "Media":
 
 def _ask(call: dict[str, Any]) -> dict[str, Any]:
     """Ask for the result, until it is JSON, or for an error."""
-    from addon.cli.documents import parse_json
+    from addon.cli.options import parse_json
 
     if call["status"] in FINAL:
         output.fail(f"the call is already {call['status']}")

@@ -27,7 +27,7 @@ def set_tools(
     tool is in Gemini's, OpenAI's or MCP's form, or a bare function declaration.
     """
     from addon.cli.api import Api
-    from addon.cli.documents import read_json
+    from addon.cli.options import read_json
 
     document = read_json(file)
     with Api(url) as api:

@@ -320,7 +320,7 @@ def replay(
 async def _rewritten(
     file: Path, session: str | None, tools: str | None, url: str | None, option_texts: list[str]
 ) -> list[Any]:
-    from addon.cli.documents import read_json
+    from addon.cli.options import read_json
     from addon.core.tools.tool_forms import normalise
     from addon.graft.replay import replay
     from addon.hooks.recording_reader import recorded_requests

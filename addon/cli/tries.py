@@ -24,7 +24,7 @@ def try_tool(
     """Run a tool once, with its executor and its rules, and print the result. The call is stored, but belongs to no
     conversation."""
     from addon.cli.api import Api
-    from addon.cli.documents import parse_json, read_json
+    from addon.cli.options import parse_json, read_json
 
     given = read_json("-") if args == "-" else parse_json(args.encode("utf-8", "surrogateescape"), "the arguments")
     path = f"/v1/sessions/{session}/tools/{quote(name, safe='')}/try?wait={_FIRST}"
