@@ -10,22 +10,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from addon.cli import (
-    approvals,
-    calls,
-    config,
-    console,
-    demo,
-    fake_gemini,
-    init,
-    status,
-    store,
-    token,
-    tools,
-    traffic,
-    tries,
-    worker,
-)
+from addon.cli import calls, config, console, demo, fake_gemini, init, status, store, token, tools, traffic, worker
 from addon.cli.doctor.command import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
@@ -86,11 +71,11 @@ app.command("status")(status.status)
 app.command("doctor")(doctor)
 app.command("console")(console.console)
 app.command("calls")(calls.show)
-app.command("approve")(approvals.approve)
-app.command("deny")(approvals.deny)
+app.command("approve")(calls.approve)
+app.command("deny")(calls.deny)
 app.command("answer")(calls.answer)
 app.command("result", hidden=True)(calls.answer)  # its former name, for scripts
-app.command("try")(tries.try_tool)
+app.command("try")(calls.try_tool)
 app.command("sessions")(traffic.sessions)
 app.command("turns")(traffic.turns)
 app.command("requests")(traffic.requests)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from addon.cli import tries
+from addon.cli import calls
 from addon.core.framing.documents import Document
 from tests.cli.conftest import Cli, Proxy
 
@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli, Proxy
 @pytest.fixture
 def tried(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is tried. Its call is `call_1`, which a test has captured."""
-    monkeypatch.setattr(tries, "_FIRST", 0)
+    monkeypatch.setattr(calls, "_FIRST", 0)
     tried: list[Any] = []
 
     async def try_tool(session: str, name: str, args: Document, check: Any) -> Any:
@@ -56,7 +56,7 @@ def test_what_it_waits_for_is_named(
         proxy.run(proxy.store.answer("default", "call_1", result=3))
 
     proxy.capture("call_1", needs_approval=needs_approval)
-    monkeypatch.setattr("addon.cli.tries.time.sleep", answered_meanwhile)
+    monkeypatch.setattr("addon.cli.calls.time.sleep", answered_meanwhile)
     printed = cli("try", "get_weather")
     assert printed.stdout == "3\n"
     assert words in printed.stderr
