@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from addon.cli import calls, config, console, demo, fake_gemini, init, status, store, token, tools, traffic, worker
+from addon.cli import calls, config, demo, fake_gemini, init, status, store, token, tools, traffic, worker
 from addon.cli.doctor.command import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
@@ -69,7 +69,7 @@ app.add_typer(token.app, name="token")
 app.add_typer(tools.app, name="tools")
 app.command("status")(status.status)
 app.command("doctor")(doctor)
-app.command("console")(console.console)
+app.command("console")(status.console)
 app.command("calls")(calls.show)
 app.command("approve")(calls.approve)
 app.command("deny")(calls.deny)

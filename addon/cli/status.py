@@ -1,9 +1,11 @@
-"""`toolgraft status`: the state of the running proxy, and waiting calls."""
+"""`toolgraft status` and `toolgraft console`: the state of the running proxy, and a link to its web pages."""
 
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from addon.cli import options, output
 from addon.core.summaries import shortened
@@ -116,3 +118,24 @@ def _clock(seconds: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def console(
+    opens: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    url: options.Url = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print a link to the console, the control API's web pages. It signs in once, within 15 minutes."""
+    from addon.cli.api import Api
+
+    with Api(url) as api:
+        path = "/console" if api.token is None else api.post("/console/links", {})["path"]
+        link = api.url + path
+    if opens:
+        import webbrowser
+
+        opens = webbrowser.open(link)
+    if as_json:
+        output.print_json({"url": link})
+    elif not opens:
+        print(link)
