@@ -1,4 +1,4 @@
-"""Every rule of a tool for every kind of executor, in every delivery."""
+"""Every rule of a tool for every kind of executor, in one delivery after the other."""
 
 import asyncio
 import contextlib
@@ -15,28 +15,15 @@ from tests.loop.conftest import Proxy, call, until
 from tests.loop.deliveries import DELIVERIES
 from tests.loop.kinds import KINDS, Acts, having
 
-EVERYWHERE = pytest.mark.parametrize(
-    ("kind", "delivery"),
-    [
-        # An MCP server takes a while to start.
-        pytest.param(kind, delivery, marks=[pytest.mark.e2e] if kind == "mcp" and delivery != "loop" else [])
-        for kind in KINDS
-        for delivery in DELIVERIES
-        if delivery != "placeholder" or kind == "worker"
-    ],
-)
+ELSEWHERE = ("mixed", "live")
+"""Deliveries in which a step may hold a call that is answered by hand as well."""
 
 
-MIXED = pytest.mark.parametrize(
-    ("kind", "delivery"),
-    [
-        (kind, delivery)
-        for kind in KINDS
-        for delivery in DELIVERIES
-        if kind != "mcp" and delivery != "loop" and (delivery != "placeholder" or kind == "worker")
-    ],
-)
-"""Where a step may hold a call that is answered by hand as well."""
+def pairs(rule: int, deliveries: Sequence[str] = ("loop", *ELSEWHERE)) -> pytest.MarkDecorator:
+    """Every kind of executor with one of the deliveries, and each with another at the next rule. Behind a placeholder
+    only a worker runs calls."""
+    found = [(kind, deliveries[(rule + number) % len(deliveries)]) for number, kind in enumerate(KINDS)]
+    return pytest.mark.parametrize(("kind", "delivery"), [*found, ("worker", "placeholder")])
 
 
 class Scene:
@@ -75,7 +62,7 @@ def to(name: str, n: Any = 1) -> Document:
     return call(name, n=n)
 
 
-@EVERYWHERE
+@pairs(0)
 async def test_a_call_is_run_and_its_result_told(scene: Scene) -> None:
     async with scene.tools(act={}) as acts:
         assert await scene.answers(to("act")) == [{"at": 1}]
@@ -85,7 +72,7 @@ async def test_a_call_is_run_and_its_result_told(scene: Scene) -> None:
         assert record.owner == ("workers" if scene.kind == "worker" else "loop")
 
 
-@EVERYWHERE
+@pairs(1)
 async def test_arguments_are_checked(scene: Scene) -> None:
     async with scene.tools(act={"approval": True}) as acts:
         (response,) = await scene.answers(to("act", "one"))
@@ -94,7 +81,7 @@ async def test_arguments_are_checked(scene: Scene) -> None:
         assert [one.approval for one in await scene.proxy.calls()] == [None]
 
 
-@EVERYWHERE
+@pairs(2)
 @pytest.mark.parametrize("order", [["first", "second"], ["second", "first"]], ids="-".join)
 async def test_after(scene: Scene, order: Sequence[str]) -> None:
     async with scene.tools(first={}, second={"after": ["first"]}) as acts:
@@ -102,7 +89,7 @@ async def test_after(scene: Scene, order: Sequence[str]) -> None:
         assert acts.begun == ["first", "second"]
 
 
-@MIXED
+@pairs(3, ELSEWHERE)
 @pytest.mark.parametrize("order", [["manual", "second", "free"], ["second", "manual", "free"]], ids="-".join)
 async def test_after_a_call_that_is_answered_by_hand(scene: Scene, order: Sequence[str]) -> None:
     async with scene.tools(manual=None, second={"after": ["manual"]}, free={}) as acts:
@@ -116,7 +103,7 @@ async def test_after_a_call_that_is_answered_by_hand(scene: Scene, order: Sequen
         assert acts.begun == ["free", "second"]
 
 
-@MIXED
+@pairs(4, ELSEWHERE)
 async def test_after_one_that_comes_after_a_call_that_is_answered_by_hand(scene: Scene) -> None:
     async with scene.tools(manual=None, second={"after": ["manual"]}, third={"after": ["second"]}, free={}) as acts:
         scene.policy = {"on_pending": "wait"}
@@ -129,7 +116,7 @@ async def test_after_one_that_comes_after_a_call_that_is_answered_by_hand(scene:
         assert acts.begun == ["free", "second", "third"]
 
 
-@EVERYWHERE
+@pairs(5)
 async def test_idempotent(scene: Scene) -> None:
     async with scene.tools(once={"idempotent": True}, each={}) as acts:
         free = asyncio.Event()
@@ -146,7 +133,7 @@ async def test_idempotent(scene: Scene) -> None:
         assert sorted(acts.begun) == ["each", "each", "once", "once"]
 
 
-@EVERYWHERE
+@pairs(6)
 async def test_cache_ttl(scene: Scene) -> None:
     async with scene.tools(kept={"cache_ttl": 60.0}, fresh={}) as acts:
         for _ in range(2):
@@ -155,7 +142,7 @@ async def test_cache_ttl(scene: Scene) -> None:
         assert (acts.begun.count("kept"), acts.begun.count("fresh")) == (2, 2)
 
 
-@EVERYWHERE
+@pairs(7)
 async def test_timeout(scene: Scene) -> None:
     async with scene.tools(slow={"timeout": 3}) as acts:
         acts.does["slow"] = asyncio.Event().wait
@@ -169,7 +156,7 @@ async def test_timeout(scene: Scene) -> None:
         assert record.status is Status.FAILED
 
 
-@EVERYWHERE
+@pairs(8)
 @pytest.mark.parametrize("idempotent", [True, False])
 async def test_retries(scene: Scene, idempotent: bool) -> None:
     async with scene.tools(flaky={"retries": 2, "idempotent": idempotent}) as acts:
@@ -188,7 +175,7 @@ async def test_retries(scene: Scene, idempotent: bool) -> None:
             assert acts.begun == ["flaky"]
 
 
-@EVERYWHERE
+@pairs(9)
 @pytest.mark.parametrize("approved", [True, False])
 async def test_approval(scene: Scene, approved: bool) -> None:
     async with scene.tools(careful={"approval": True}) as acts:
@@ -202,7 +189,7 @@ async def test_approval(scene: Scene, approved: bool) -> None:
         assert acts.begun == (["careful"] if approved else [])
 
 
-@EVERYWHERE
+@pairs(10)
 async def test_graft_parallel(scene: Scene) -> None:
     async with scene.tools(act={}) as acts:
         scene.policy = {"parallel": 2}
@@ -220,7 +207,7 @@ async def test_graft_parallel(scene: Scene) -> None:
         assert (acts.most, len(acts.begun)) == (2, 5)
 
 
-@EVERYWHERE
+@pairs(11)
 async def test_an_answer_by_hand_comes_first(scene: Scene) -> None:
     async with scene.tools(act={}) as acts:
         free = asyncio.Event()
