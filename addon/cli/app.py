@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from addon.cli import calls, config, demo, fake_gemini, init, status, store, token, tools, traffic, worker
+from addon.cli import calls, config, demo, fake_gemini, status, store, token, tools, traffic, worker
 from addon.cli.doctor.command import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
@@ -62,7 +62,7 @@ def serve(arguments: Annotated[list[str] | None, typer.Argument(metavar="…")] 
     start(arguments or [])
 
 
-app.command("init")(init.init)
+app.command("init")(config.init)
 app.add_typer(config.app, name="config")
 app.command("trust")(config.trust)
 app.add_typer(token.app, name="token")
