@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from addon.cli import calls, config, demo, fake_gemini, status, store, token, tools, traffic, worker
+from addon.cli import calls, config, demo, status, store, token, tools, traffic, worker
 from addon.cli.doctor.command import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
@@ -86,8 +86,8 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run)
 app.command("backup")(store.backup)
 app.command("check")(store.check)
 app.command("recover")(store.recover)
-app.command("fake-gemini")(fake_gemini.serve)
-app.command("demo")(demo.show)
+app.command("fake-gemini")(demo.fake_gemini)
+app.command("demo")(demo.demo)
 
 
 def main() -> None:

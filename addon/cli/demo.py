@@ -1,10 +1,11 @@
-"""`toolgraft demo`: shows a proxied chat without a key and without a network."""
+"""`toolgraft demo` and `toolgraft fake-gemini`, which need no key and no network."""
 
 from typing import Annotated, Literal
 
 import typer
 
 from addon.cli import options
+from addon.cli.output import fail
 
 Part = Annotated[
     Literal["chat", "loop"],
@@ -12,7 +13,7 @@ Part = Annotated[
 ]
 
 
-def show(
+def demo(
     part: Part = "chat",
     session: options.Session = "default",
     url: options.Url = None,
@@ -27,3 +28,23 @@ def show(
 
     if status := run(part, session=session, as_json=as_json):
         raise typer.Exit(status)
+
+
+Port = Annotated[int, typer.Option(help="0: any free port.", min=0, max=65535)]
+Streams = Annotated[str, typer.Option(help='How streams are cut, e.g. "each,usage,pieces=5,delay=0.01".')]
+AnySignature = Annotated[bool, typer.Option("--any-signature", help="Do not check thoughtSignatures.")]
+AnyCall = Annotated[bool, typer.Option("--any-call", help="Accept calls of undeclared functions in the history.")]
+
+
+def fake_gemini(
+    port: Port = 9912, shape: Streams = "", any_signature: AnySignature = False, any_call: AnyCall = False
+) -> None:
+    """Run a local Gemini that refuses what Gemini refuses; its answers follow from the request alone."""
+    from addon.fake_gemini.server import run
+
+    try:
+        run(port, shape, check_signatures=not any_signature, check_declared=not any_call)
+    except ValueError as error:
+        fail(f"--shape: {error}")
+    except OSError as error:
+        fail(f"cannot listen on 127.0.0.1:{port}: {error.strerror}")
