@@ -54,8 +54,7 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
     import httpx2
 
     from addon.cli.api import UNKNOWN_TOKEN, client_arguments
-    from addon.cli.control_client import Refused
-    from addon.cli.worker_client import Worker
+    from addon.cli.worker_client import Refused, Worker
     from addon.exiting import exit_with_loop
     from addon.tools.attempts import abandoned_calls
 

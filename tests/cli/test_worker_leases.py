@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.cli import worker_calls, worker_client
+from addon.cli import worker_client
 from store.models import Status
 from tests.cli.worker_bench import LEASE, Bench, Functions, echo, serve
 
@@ -94,7 +94,7 @@ async def test_a_call_whose_claim_was_answered_in_vain_is_given_back(bench: Benc
 async def test_a_result_that_the_proxy_does_not_take_is_given_up_in_the_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_calls, "PATIENCE", 0.1)
+    monkeypatch.setattr(worker_client, "PATIENCE", 0.1)
     async with serve(bench, Functions(f=echo)) as served:
         bench.line.cut_path = "/result"
         await bench.capture("c1")

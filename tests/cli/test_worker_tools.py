@@ -6,8 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from addon.cli.control_client import Refused
-from addon.cli.worker_client import Worker, with_tools, worker_declaration
+from addon.cli.worker_client import Refused, Worker, with_tools, worker_declaration
 from tests.cli.worker_bench import LEASE, TOOLS, Bench, Functions, Rules, Served, Tool, echo, serve
 
 
