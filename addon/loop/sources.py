@@ -121,9 +121,9 @@ class ProxySources:
 
     def _servers(self, path: str, settings: Settings, names: dict[str, int]) -> Iterator[_Spec]:
         """`names`: how often each server name has occurred; a server's tools are pinned under a unique name."""
-        from addon.tools.mcp_bounds import McpBounds
         from addon.tools.mcp_config import read_servers
         from addon.tools.mcp_servers import server_source
+        from addon.tools.mcp_transport import McpBounds
 
         bounds = McpBounds(settings.max_tools, settings.max_tool, settings.max_line)
         for name, server in read_servers(path).items():

@@ -22,9 +22,7 @@ from addon.core.summaries import problem
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_endpoint import origin_of, status_words
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_errors import describe_failure, says_only_that_it_failed
-from addon.tools.mcp_transport import streams
-from addon.tools.mcp_watch import ConnectionWatch
+from addon.tools.mcp_transport import ConnectionWatch, describe_failure, says_only_that_it_failed, streams
 
 ANSWER_TIMEOUT = 5.0  # seconds for the answer to a probe
 _CONNECT_TIMEOUT = 60.0  # seconds for one attempt: a first start may have to download the server

@@ -22,12 +22,11 @@ from addon.core.summaries import problem
 from addon.own_secrets import own_secrets
 from addon.tools.base import ServerState, SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import outcomes_of, prefixed
-from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server, read_servers
 from addon.tools.mcp_connection import Connection
 from addon.tools.mcp_pins import Pins
 from addon.tools.mcp_tools import description_of, output_schema, result_of, selected, unknown_names, usable_tools
-from addon.tools.mcp_watch import quiet_sdk
+from addon.tools.mcp_transport import McpBounds, quiet_sdk
 from addon.tools.schema_checks import problems, schema_problem
 
 START_TIMEOUT = 10.0  # seconds that opening waits for a server's tools

@@ -10,7 +10,7 @@ from addon.core.framing.documents import Malformed, decode
 from addon.core.tools.tool_forms import BadTool, normalise
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_watch import OUTPUT_SCHEMA
+from addon.tools.mcp_transport import OUTPUT_SCHEMA
 from addon.tools.outputs import Media, WithMedia, media_of
 
 _NO_PROBLEMS: Mapping[str, str | None] = {}

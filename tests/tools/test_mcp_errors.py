@@ -14,10 +14,9 @@ from mcp import MCPError
 from pydantic import ValidationError
 
 from addon.tools.base import ToolError
-from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_errors import MAX_CHARACTERS, clean, describe_failure
 from addon.tools.mcp_servers import McpSource
+from addon.tools.mcp_transport import MAX_CHARACTERS, McpBounds, clean, describe_failure
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from addon.tools import mcp_connection, mcp_servers
 from addon.tools.attempts import bounded
 from addon.tools.base import SourceError, ToolError
 from addon.tools.combined import Combined
-from addon.tools.mcp_bounds import McpBounds
 from addon.tools.mcp_config import Selection, Server
 from addon.tools.mcp_servers import McpSource, load
+from addon.tools.mcp_transport import McpBounds
 
 pytestmark = pytest.mark.e2e
 

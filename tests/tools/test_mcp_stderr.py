@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from addon.tools.mcp_stderr import stderr
+from addon.tools.mcp_transport import stderr
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it is the process's own there")
 

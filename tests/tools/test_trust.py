@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from addon.tools.http_connections import Egress, EgressTransport, trust
-from addon.tools.mcp_bounds import BoundedTransport
+from addon.tools.mcp_transport import BoundedTransport
 
 
 @pytest.mark.parametrize(
