@@ -22,7 +22,7 @@ from addon.core.summaries import problem
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_endpoint import origin_of, status_words
 from addon.tools.mcp_config import Server
-from addon.tools.mcp_transport import ConnectionWatch, describe_failure, says_only_that_it_failed, streams
+from addon.tools.mcp_transport import ConnectionWatch, describe_failure, first_cause, says_only_that_it_failed, streams
 
 ANSWER_TIMEOUT = 5.0  # seconds for the answer to a probe
 _CONNECT_TIMEOUT = 60.0  # seconds for one attempt: a first start may have to download the server
@@ -211,7 +211,7 @@ class Connection:
                 late = f"it did not answer within {_CONNECT_TIMEOUT:g} s"
                 self.error = _RESTARTS if self._restarting.is_set() else late
         except Exception as e:  # servers and transports may raise anything
-            cause = _cause(e)
+            cause = first_cause(e)
             self.error = self.describe_failure(cause)
             if isinstance(cause, SourceError):
                 self.fatal_error = cause
@@ -278,10 +278,3 @@ class Connection:
 
     def _down_error(self) -> ToolError:
         return ToolError(f"{self.name} is down: {self.error}", retryable=True, sent=False)
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The first error inside nested exception groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

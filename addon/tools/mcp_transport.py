@@ -1,4 +1,5 @@
-"""The transport to an MCP server: a child process (stdio) or streamable HTTP."""
+"""The transport to an MCP server: a child process (stdio) or streamable HTTP, with what the SDK lacks: limits of
+messages, a log of the process's stderr, notice of the connection's end, and error messages without data."""
 
 from __future__ import annotations
 
@@ -29,6 +30,9 @@ from addon.tools.base import ToolError
 from addon.tools.http_connections import trust
 from addon.tools.mcp_config import Server
 
+if TYPE_CHECKING:
+    from mcp.client._transport import ReadStream, TransportStreams  # private: for the type checker only
+
 MAX_CHARACTERS = 500
 _URL = re.compile(r"(https?://)(?:[^\s/?#'\"]*@)?([^\s/?#'\"]*)[^\s'\"]*")
 _NO_ANSWER = "its answer is not an MCP message"
@@ -45,15 +49,13 @@ _REPLACEMENTS = (
 
 def describe_failure(error: BaseException) -> str:
     """Why a server cannot be used or did not answer a call."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    match error:
+    match error := first_cause(error):
         case MCPError():
-            return clean(error.message)
+            return clean_message(error.message)
         case ValidationError():
             return _NO_ANSWER
         case httpx2.ConnectError():
-            return clean(str(error)) or "the connection failed"
+            return clean_message(str(error)) or "the connection failed"
         case httpx2.TransportError():
             return "the connection broke"
         case TimeoutError():
@@ -62,9 +64,16 @@ def describe_failure(error: BaseException) -> str:
             message = error.strerror or type(error).__name__
             return f"{message}: {Path(error.filename).name}" if isinstance(error.filename, str) else message
         case RuntimeError() | ValueError() | ToolError():
-            return clean(str(error)) or type(error).__name__
+            return clean_message(str(error)) or type(error).__name__
         case _:
             return type(error).__name__
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first error inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def says_only_that_it_failed(message: str) -> bool:
@@ -72,7 +81,7 @@ def says_only_that_it_failed(message: str) -> bool:
     return message in ("Server returned an error response", "Not Found")
 
 
-def clean(message: str) -> str:
+def clean_message(message: str) -> str:
     """A message of the SDK or a server on one line, without URLs' paths and quoted data."""
     for beginning, instead in _REPLACEMENTS:
         if message.startswith(beginning):
@@ -169,7 +178,7 @@ _DRAIN_TIMEOUT = 0.5  # seconds for the last output
 
 
 @asynccontextmanager
-async def stderr(log_line: Callable[[str], None]) -> AsyncGenerator[TextIO]:
+async def stderr_file(log_line: Callable[[str], None]) -> AsyncGenerator[TextIO]:
     """A file for the process. `log_line` is called with each line."""
     if sys.platform == "win32":  # asyncio cannot wait for its pipes
         yield sys.__stderr__ or sys.stderr
@@ -212,9 +221,6 @@ class _Lines(asyncio.Protocol):
         if text := line[:_MAX_LINE].decode("utf-8", "replace").rstrip():
             self._log_line(text)
 
-
-if TYPE_CHECKING:
-    from mcp.client._transport import ReadStream  # private: for the type checker only
 
 _LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
 
@@ -344,7 +350,7 @@ class _Warning(logging.Filter):
         if record.levelno < logging.WARNING:
             return False
         record.levelno, record.levelname = logging.WARNING, "WARNING"
-        record.msg, record.args = clean(record.getMessage()), ()
+        record.msg, record.args = clean_message(record.getMessage()), ()
         record.exc_info = record.exc_text = None
         return True
 
@@ -359,9 +365,6 @@ def quiet_sdk() -> None:
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
-
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams  # private: for the type checker only
 
 _TIMEOUT = httpx2.Timeout(30, read=None)  # callers set their own timeouts
 
@@ -380,7 +383,7 @@ async def streams(
     if server.command is not None:
         longest_line.set(max_bytes)
         parameters = StdioServerParameters(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
-        async with stderr(on_stderr_line) as errlog, stdio_client(parameters, errlog=errlog) as (read, write):
+        async with stderr_file(on_stderr_line) as errlog, stdio_client(parameters, errlog=errlog) as (read, write):
             yield watch.wrap(read), write
         return
     assert server.url is not None

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from addon.tools.base import ToolError
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_servers import McpSource
-from addon.tools.mcp_transport import MAX_CHARACTERS, McpBounds, clean, describe_failure
+from addon.tools.mcp_transport import MAX_CHARACTERS, McpBounds, clean_message, describe_failure
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ from addon.tools.mcp_transport import MAX_CHARACTERS, McpBounds, clean, describe
     ],
 )
 def test_a_message_is_one_line_without_anything_that_may_be_secret(message: str, words: str) -> None:
-    assert clean(message).startswith(words)
-    assert len(clean(message)) <= MAX_CHARACTERS
-    assert "secret" not in clean(message)
+    assert clean_message(message).startswith(words)
+    assert len(clean_message(message)) <= MAX_CHARACTERS
+    assert "secret" not in clean_message(message)
 
 
 def invalid() -> ValidationError:

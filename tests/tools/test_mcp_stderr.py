@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from addon.tools.mcp_transport import stderr
+from addon.tools.mcp_transport import stderr_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it is the process's own there")
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it is the proce
 async def lines_of(script: str) -> list[str]:
     lines: list[str] = []
     async with asyncio.timeout(20):
-        async with stderr(lines.append) as file:
+        async with stderr_file(lines.append) as file:
             process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stderr=file)
             await process.wait()
     return lines
@@ -34,7 +34,7 @@ async def test_too_many_lines_are_left_out() -> None:
 
 async def test_a_process_that_stays_holds_nobody_up() -> None:
     lines: list[str] = []
-    async with stderr(lines.append) as file:
+    async with stderr_file(lines.append) as file:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "input()", stdin=subprocess.PIPE, stderr=file
         )
