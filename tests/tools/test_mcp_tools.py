@@ -10,7 +10,7 @@ import pytest
 
 from addon.tools.base import RunRules, Tool
 from addon.tools.mcp_config import Selection, Server
-from addon.tools.mcp_tools import output_schema, result_of, unknown_names, usable_tools
+from addon.tools.mcp_servers import output_schema, result_of, unknown_names, usable_tools
 from addon.tools.mcp_transport import drop_invalid_tools
 from addon.tools.outputs import output_of
 
