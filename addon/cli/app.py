@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from addon.cli import calls, config, demo, status, store, token, tools, traffic, worker
-from addon.cli.doctor.command import doctor
+from addon.cli.doctor import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
 from addon.version import package_version

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from mitmproxy.certs import CertStore
 
-from addon.cli.doctor import config, environment, machine, running, trust
-from addon.cli.doctor.finding import Finding
+from addon.cli import doctor_machine, doctor_proxy
+from addon.cli.doctor import Finding
 from store.models import Toolset
 from tests.cli.conftest import Cli, Proxy
 
@@ -87,7 +87,7 @@ def test_without_a_proxy_nothing_is_wrong_and_nothing_is_made(cli: Cli, state: P
 
 
 def _usual_ports_taken() -> bool:
-    return any(finding.state == "wrong" for finding in machine.ports([]))
+    return any(finding.state == "wrong" for finding in doctor_machine.ports([]))
 
 
 def test_a_damaged_store_and_an_unsafe_folder_are_problems(cli: Cli, state: Path, reachable: str) -> None:
@@ -105,12 +105,12 @@ def test_a_damaged_store_and_an_unsafe_folder_are_problems(cli: Cli, state: Path
 def test_a_taken_port_names_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        monkeypatch.setattr(machine, "_PORTS", {port: "choose another"})
-        (finding,) = machine.ports([])
+        monkeypatch.setattr(doctor_machine, "_PORTS", {port: "choose another"})
+        (finding,) = doctor_machine.ports([])
     assert finding.state == "wrong"
     assert f"(process {os.getpid()})" in finding.message
     assert finding.fix == "stop that program, or choose another"
-    (finding,) = machine.ports([])
+    (finding,) = doctor_machine.ports([])
     assert finding == Finding("ports", "ok", f"port {port} is free")
 
 
@@ -122,7 +122,7 @@ def test_a_taken_port_names_its_program(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_a_model_s_host_that_cannot_be_reached(url: str, state: str, words: str) -> None:
-    (finding,) = machine.upstream(url)
+    (finding,) = doctor_machine.upstream(url)
     assert finding.state == state
     assert words in finding.message
     assert finding.fix
@@ -147,12 +147,12 @@ def test_a_model_s_host_that_cannot_be_reached(url: str, state: str, words: str)
     ],
 )
 def test_variables_that_point_clients_elsewhere(environ: dict[str, str], states: list[str]) -> None:
-    assert [finding.state for finding in environment.variables(environ, *HERE)] == states
+    assert [finding.state for finding in doctor_machine.variables(environ, *HERE)] == states
 
 
 def test_no_secret_of_a_variable_is_printed() -> None:
     environ = {name: "http://user:secret@proxy.example:1" for name in ("HTTPS_PROXY", "CODE_ASSIST_ENDPOINT")}
-    assert "secret" not in str(list(environment.variables(environ, *HERE)))
+    assert "secret" not in str(list(doctor_machine.variables(environ, *HERE)))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_no_secret_of_a_variable_is_printed() -> None:
     ],
 )
 def test_keys_are_looked_at_and_never_printed(environ: dict[str, str], state: str) -> None:
-    (finding,) = environment.keys(environ)
+    (finding,) = doctor_machine.keys(environ)
     assert finding.state == state
     assert "secret" not in str(finding)
 
@@ -185,7 +185,7 @@ def test_who_trusts_the_ca(authority: Path, tmp_path: Path) -> None:
     other = ssl.get_default_verify_paths().cafile
     both.write_text((Path(other).read_text() if other else "") + authority.read_text())
     environ = {"SSL_CERT_FILE": str(both), "NODE_EXTRA_CA_CERTS": str(authority)}
-    found = {finding.message: finding.state for finding in trust.ca(authority, environ)}
+    found = {finding.message: finding.state for finding in doctor_machine.ca(authority, environ)}
     assert found["trusted by Node (NODE_EXTRA_CA_CERTS)"] == "ok"
     assert found["trusted by Python (httpx, google-genai), Go, Ruby (SSL_CERT_FILE)"] == "ok"
     assert found["REQUESTS_CA_BUNDLE is not set: Python's requests would not trust it"] == "note"
@@ -202,7 +202,7 @@ def test_variables_that_name_a_wrong_ca_are_problems(authority: Path, tmp_path: 
         "REQUESTS_CA_BUNDLE": str(tmp_path / "missing.pem"),
         "NODE_EXTRA_CA_CERTS": str(old / "mitmproxy-ca-cert.pem"),
     }
-    wrong = [finding for finding in trust.ca(authority, environ) if finding.state == "wrong"]
+    wrong = [finding for finding in doctor_machine.ca(authority, environ) if finding.state == "wrong"]
     assert [finding.message.split()[0] for finding in wrong] == list(environ)
     assert "another mitmproxy's CA" in wrong[2].message
 
@@ -216,7 +216,7 @@ def test_variables_that_name_a_wrong_ca_are_problems(authority: Path, tmp_path: 
     ],
 )
 def test_tools_are_checked_by_the_rules_of_the_strict_gemini(tool: dict[str, Any], refused: bool) -> None:
-    assert bool(running.refusal_of([{"functionDeclarations": [tool]}])) == refused
+    assert bool(doctor_proxy.refusal_of([{"functionDeclarations": [tool]}])) == refused
 
 
 def test_the_configuration_file_of_a_start_is_checked(
@@ -227,12 +227,12 @@ def test_the_configuration_file_of_a_start_is_checked(
     for file in (own, local):
         file.parent.mkdir(parents=True)
     monkeypatch.chdir(local.parent)
-    assert list(config.config()) == []
+    assert list(doctor_proxy.config()) == []
     own.write_text("[options]\nmax_rounds = 3\n")
-    assert list(config.config()) == [Finding("config", "ok", f"{own} fits")]
+    assert list(doctor_proxy.config()) == [Finding("config", "ok", f"{own} fits")]
     own.write_text("[options]\n\nmax_rounds = 0\n")
     found = doctor(cli, reachable, status=1)["config"]
     assert found == [("wrong", f"{own}: options.max_rounds='0': must be a number from 1 to 100")]
     local.touch()
-    states = [one.state for one in config.config()]
+    states = [one.state for one in doctor_proxy.config()]
     assert states == ["note", "wrong"]

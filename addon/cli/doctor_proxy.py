@@ -1,4 +1,4 @@
-"""Checks of the running proxy, or of the files that a start would use: state folder, store and tools."""
+"""Checks of the running proxy, or of the files that a start would use: toolgraft.toml, state folder, store, tools."""
 
 import json
 import shutil
@@ -11,7 +11,23 @@ import httpx2
 import typer
 
 from addon.cli import output
-from addon.cli.doctor.finding import Finding
+from addon.cli.doctor import Finding
+from addon.config_file.choice import chosen_file
+from addon.config_file.reading import load_config
+
+
+def config() -> Iterator[Finding]:
+    """Yields nothing without a file."""
+    try:
+        chosen = chosen_file(None)
+        if chosen.notice is not None:
+            yield Finding("config", "note", chosen.notice, "to use it, read it and run toolgraft trust")
+        if chosen.path is not None:
+            load_config(chosen.path, trusted=chosen.trusted)
+            yield Finding("config", "ok", f"{chosen.path} fits")
+    except (OSError, ValueError) as error:
+        yield Finding("config", "wrong", str(error), "correct the line; toolgraft config check checks it")
+
 
 if TYPE_CHECKING:
     from addon.cli.api import Api

@@ -1,13 +1,23 @@
-"""The command `toolgraft doctor`."""
+"""`toolgraft doctor`: finds problems of the proxy and its clients, each with its fix. The checks change nothing."""
 
 import os
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from addon.cli import options, output
-from addon.cli.doctor.finding import Finding
+
+State = Literal["ok", "note", "unknown", "wrong"]
+"""`note`: possibly intended. `unknown`: the check could not be made."""
+
+
+class Finding(NamedTuple):
+    check: str
+    state: State
+    message: str
+    fix: str = ""
+
 
 _LABELS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "unknown": ("?", "yellow"), "wrong": ("wrong", "red")}
 
@@ -39,13 +49,13 @@ def doctor(
 
 
 def _findings(upstream: str, url: str | None) -> Iterator[Finding]:
+    from addon.cli import doctor_machine, doctor_proxy
     from addon.cli.api import Api, local_url
-    from addon.cli.doctor import config, environment, machine, running, trust
     from addon.cli.env import DEFAULTS, ca_path, read_proxy_file
     from addon.state_folder import state_folder
 
-    yield from machine.python()
-    yield from config.config()
+    yield from doctor_machine.python()
+    yield from doctor_proxy.config()
     try:
         state = state_folder()
         addresses = read_proxy_file()
@@ -53,24 +63,24 @@ def _findings(upstream: str, url: str | None) -> Iterator[Finding]:
         yield Finding("state", "wrong", str(error), "set TOOLGRAFT_HOME to a folder")
         return
     except typer.Exit:  # the message was printed
-        yield from running.folder(state_folder())
+        yield from doctor_proxy.folder(state_folder())
         return
     control = (url or local_url()).rstrip("/")
-    version = running.version_at(control)
-    yield from machine.ports(running.ports_of(addresses, control) if version else [])
+    version = doctor_proxy.version_at(control)
+    yield from doctor_machine.ports(doctor_proxy.ports_of(addresses, control) if version else [])
     if version:
         with Api(url) as api:  # creates a missing token, so only for a running proxy
-            yield from running.proxy(api, version)
+            yield from doctor_proxy.proxy(api, version)
     elif url is not None:
         yield Finding("proxy", "wrong", f"no proxy answers at {url}", "start it, or leave out --url")
     else:
-        yield from running.folder(state)
+        yield from doctor_proxy.folder(state)
     where = addresses if version else {}
     reverse, regular = (where.get(kind) or [DEFAULTS[kind]] for kind in ("reverse", "regular"))
-    yield from trust.ca(ca_path(url), os.environ)
-    yield from environment.variables(os.environ, reverse, regular)
-    yield from environment.keys(os.environ)
-    yield from machine.upstream(upstream)
+    yield from doctor_machine.ca(ca_path(url), os.environ)
+    yield from doctor_machine.variables(os.environ, reverse, regular)
+    yield from doctor_machine.keys(os.environ)
+    yield from doctor_machine.upstream(upstream)
 
 
 def _print(found: list[Finding]) -> None:
