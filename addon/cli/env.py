@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -99,7 +100,7 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
 def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
     """The variables for the regular proxy. The user name in its URL names the session, and leaves all hosts except
     models' encrypted."""
-    from addon.cli import ca_bundle
+    from addon.cli.env import CA_VARIABLES, ca_bundle
     from addon.urls import MODELS_ONLY
 
     name = "" if session == "default" else session
@@ -110,7 +111,7 @@ def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
     found = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)  # clients differ in which one takes precedence
     found["NODE_EXTRA_CA_CERTS"] = str(ca)
     found["NODE_USE_ENV_PROXY"] = "1"
-    found |= dict.fromkeys(ca_bundle.VARIABLES, str(ca_bundle.ca_bundle(ca)))
+    found |= dict.fromkeys(CA_VARIABLES, str(ca_bundle(ca)))
     for variable in ("NO_PROXY", "no_proxy"):
         if patterns := os.environ.get(variable):
             found[variable] = ",".join(one for one in patterns.split(",") if not covers_models(one))
@@ -137,7 +138,7 @@ def _unanswered(found: dict[str, str]) -> str:
 
 def _front_door(session: str, url: str | None) -> dict[str, str]:
     """The variables for OpenAI clients. A header names the session."""
-    from addon.cli.ask_token import ask_token
+    from addon.cli.env import ask_token
 
     base, token = ask_token(session, url)
     found = {"OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_KEY": token}
@@ -209,6 +210,79 @@ def read_proxy_file() -> dict[str, Any]:
         output.fail(str(error))
     try:
         found = json.loads((state_folder() / "proxy.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+_BUNDLE = "ca-bundle.pem"
+CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables that replace a client's CAs. NODE_EXTRA_CA_CERTS, by contrast, adds to Node's own."""
+
+
+def ca_bundle(ca: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Write the file, if the CA exists. Returns its path, or the CA's. Ends the command if it cannot be written."""
+    from addon.state_folder import make_folder, state_folder, write_file
+
+    bundle = state_folder() / _BUNDLE
+    try:
+        own = ca.read_text()
+        named = [Path(value) for name in CA_VARIABLES if (value := environ.get(name))]
+        trusted = [path for path in named if path not in (bundle, ca)] or [_usual_cas()]
+        texts = [path.read_text("utf-8", "replace") for path in dict.fromkeys(trusted) if path.is_file()]
+    except FileNotFoundError:
+        return ca
+    except OSError as error:
+        output.fail(f"{error.filename}: {error.strerror}")
+    try:
+        make_folder(bundle.parent)
+        write_file(bundle, "\n".join([own, *texts]))
+    except OSError as error:
+        output.fail(str(error))
+    return bundle
+
+
+def _usual_cas() -> Path:
+    """The system's CAs, else certifi's."""
+    import ssl
+
+    found = ssl.get_default_verify_paths().openssl_cafile
+    for path in (found, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"):
+        if Path(path).is_file():
+            return Path(path)
+    import certifi
+
+    return Path(certifi.where())
+
+
+def ask_token(session: str, url: str | None) -> tuple[str, str]:
+    """The control API's URL, and the token: the user's own, if the API requires none or that token may not make
+    tokens."""
+    from addon.cli.api import Api
+    from addon.state_folder import make_folder, state_folder, write_file
+    from addon.web.own_token import TOKEN_PREFIX
+
+    with Api(url) as api:
+        own = api.token
+        if own is None or (own.startswith(TOKEN_PREFIX) and not api.allows("/v1/tokens")):
+            return api.url, own or "off"
+        path, key = state_folder() / "ask-tokens.json", f"{api.url} {session}"
+        stored = _read_object(path)
+        valid = {token["id"] for token in api.get("/v1/tokens")["items"]}
+        found = stored.get(key)
+        if isinstance(found, str) and found.removeprefix(TOKEN_PREFIX).partition("_")[0] in valid:
+            return api.url, found
+        # `default` stands for the proxy's own session.
+        place: dict[str, Any] = {"own_session": True} if session == "default" else {"session": session}
+        made: str = api.post("/v1/tokens", {"scopes": ["ask"], "name": "for OpenAI's clients", **place})["token"]
+    make_folder(path.parent)
+    write_file(path, json.dumps({**stored, key: made}))
+    return api.url, made
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
