@@ -8,9 +8,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from addon.console.forms import BadFields, Field, form_of, response_schema, value_of
+from addon.console.forms import BadFields, Field, form_of, value_of
 from addon.control.routes.calls import Answer, answer_call, check_may_answer
 from addon.core.framing.documents import Document
+from addon.core.tools.schema import schema_of
 from addon.graft.session_config import shared_with
 from addon.web.access import needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, routes_of
@@ -51,7 +52,7 @@ async def answer_by_form(
 
 async def answer_form(api: ApiContext, call: Call) -> Field | None:
     """The form of a call's result. None: its tool has no schema for it, or only JSON fits."""
-    schema = response_schema(await declaration_of(api, call.session, call.name))
+    schema = schema_of(await declaration_of(api, call.session, call.name), "response")
     return None if schema is None else form_of(schema)
 
 

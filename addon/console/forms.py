@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 
 from addon.core.framing.documents import Document, Malformed, decode
 from addon.core.security.untrusted import printable
-from addon.core.tools.schema import to_json_schema
 
 ROOT = "value"
 """The name of the whole value's field. Members and items follow after slashes: `value/days/0`."""
@@ -70,24 +69,6 @@ def place(name: str) -> str:
     for part in name.split("/")[1:]:
         words += f"[{part}]" if part.isdecimal() and words else f"{'.' if words else ''}{unquote(part)}"
     return printable(words) or "the value"
-
-
-def response_schema(declaration: Document) -> Document | None:
-    """The JSON Schema of a tool's results, if its declaration has one."""
-    return _schema_of(declaration, "response")
-
-
-def parameters_schema(declaration: Document) -> Document | None:
-    """The JSON Schema of a tool's arguments, if its declaration has one."""
-    return _schema_of(declaration, "parameters")
-
-
-def _schema_of(declaration: Document, field: str) -> Document | None:
-    schema = declaration.get(f"{field}JsonSchema")
-    if isinstance(schema, dict):
-        return schema
-    schema = declaration.get(field)
-    return to_json_schema(schema) if isinstance(schema, dict) else None
 
 
 def form_of(schema: Document) -> Field | None:

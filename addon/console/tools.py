@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.console.filled_forms import Filled, OrEmpty, declaration_of, entered
-from addon.console.forms import Field, form_of, parameters_schema
+from addon.console.forms import Field, form_of
 from addon.console.rendering import marked, page, whole_json
 from addon.control.routes.servers import servers
 from addon.control.routes.tools import checked_changes
@@ -18,6 +18,7 @@ from addon.control.routes.tries import Try, TryQuery, try_tool
 from addon.control.versions import etag_of
 from addon.control.views import tools_view
 from addon.core.framing.documents import Document
+from addon.core.tools.schema import schema_of
 from addon.web.access import needs
 from addon.web.api import ApiDep, CallerDep, OwnSession, own_query, routes_of
 from addon.web.problems import Problem, parse, problem_of
@@ -133,7 +134,7 @@ async def try_by_form(
 
 def _arguments_form(declaration: Document) -> tuple[Field | None, bool]:
     """The form of a tool's arguments, None if only JSON fits; and whether the tool takes no arguments."""
-    schema = parameters_schema(declaration)
+    schema = schema_of(declaration)
     if schema is None or not schema.get("properties"):
         return None, True
     form = form_of(schema)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from addon.core.framing.documents import Document
-from addon.core.tools.schema import to_json_schema
+from addon.core.tools.schema import schema_of
 from addon.graft.session_config import SessionConfig
 from addon.tools.base import RunRules, Tool
 from store.models import Executor, ToolRules
@@ -81,7 +81,7 @@ def _declared(config: SessionConfig, name: str) -> Binding:
         scheduling=stored.scheduling,
     )
     executor = stored.executor
-    return Binding(name, _handler(executor), rules, declaration, _schema(declaration), executor)
+    return Binding(name, _handler(executor), rules, declaration, schema_of(declaration), executor)
 
 
 def _handler(executor: Executor | None) -> Handler:
@@ -92,11 +92,3 @@ def _handler(executor: Executor | None) -> Handler:
             return Handler.WORKERS
         case "http":
             return Handler.ENDPOINT
-
-
-def _schema(declaration: Document) -> Document | None:
-    """The JSON Schema of the arguments, if declared."""
-    if "parametersJsonSchema" in declaration:
-        schema: Document = declaration["parametersJsonSchema"]
-        return schema
-    return to_json_schema(declaration["parameters"]) if "parameters" in declaration else None

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from addon.console.forms import BadFields, Field, form_of, parameters_schema, response_schema, value_of
+from addon.console.forms import BadFields, Field, form_of, value_of
+from addon.core.tools.schema import schema_of
 from addon.tools.schema_checks import problems
 from store.base import Store
 from store.models import Toolset
@@ -197,10 +198,10 @@ def test_a_declaration_has_a_form_for_arguments_and_for_results() -> None:
         "parameters": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER", "nullable": True}}, "required": ["a"]},
         "responseJsonSchema": of("boolean"),
     }
-    arguments, result = parameters_schema(declaration), response_schema(declaration)
+    arguments, result = schema_of(declaration), schema_of(declaration, "response")
     assert value_of(form(arguments), {"value/a": ""}) == {"a": None}
     assert form(result).kind == "boolean"
-    assert response_schema({"name": "f"}) is None
+    assert schema_of({"name": "f"}, "response") is None
 
 
 JSON = st.recursive(

@@ -29,7 +29,7 @@ from addon.core.framing.documents import (
 from addon.core.history.outcomes import described, response_of, with_omitted
 from addon.core.history.request import Piece
 from addon.core.history.rewriting import DUMMY_SIGNATURE
-from addon.core.tools.schema import to_json_schema
+from addon.core.tools.schema import schema_of
 
 CLIENT = "client"
 """A key in declarations and in a toolConfig: it came from the client, and stays unchanged."""
@@ -325,12 +325,8 @@ def _tools(source: TranslatedRequest, tools: bytes | None) -> bytes | None:
 
 def _tool(declaration: Document) -> Document:
     function: Document = {key: declaration[key] for key in ("name", "description") if key in declaration}
-    if "parametersJsonSchema" in declaration:
-        function["parameters"] = declaration["parametersJsonSchema"]
-    elif "parameters" in declaration:
-        function["parameters"] = to_json_schema(declaration["parameters"])
-    else:
-        function["parameters"] = {"type": "object", "properties": {}}
+    schema = schema_of(declaration)
+    function["parameters"] = {"type": "object", "properties": {}} if schema is None else schema
     return {"type": "function", "function": function}
 
 

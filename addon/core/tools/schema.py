@@ -123,6 +123,15 @@ def to_json_schema(gemini: Schema) -> Schema:
     return schema
 
 
+def schema_of(declaration: Schema, field: Literal["parameters", "response"] = "parameters") -> Schema | None:
+    """The JSON Schema of a function's arguments or response; None if its declaration has none."""
+    schema = declaration.get(f"{field}JsonSchema")
+    if isinstance(schema, dict):
+        return schema
+    schema = declaration.get(field)
+    return to_json_schema(schema) if isinstance(schema, dict) else None
+
+
 def is_gemini_form(schema: Schema) -> bool:
     """Whether a schema is written as a Gemini Schema: an upper-case type or a snake_case field at any depth."""
     if schema.get("type") in TYPES or any("_" in key and camel(key) in FIELDS for key in schema):

@@ -27,7 +27,7 @@ from addon.core.dialects.responses.errors import (
 from addon.core.framing.documents import Document
 from addon.core.model_names import generation, is_before
 from addon.core.tools.json_schema import fit_schema
-from addon.core.tools.schema import Unfit, to_json_schema
+from addon.core.tools.schema import Unfit, schema_of
 from addon.core.tools.tool_forms import BadTool, normalise
 from addon.core.tools.tool_plan import declared_names
 
@@ -322,11 +322,6 @@ def _flat(choice: Any, nested: str) -> Any:
 def conversation_tools(tools: Sequence[Document]) -> list[Document]:
     """Gemini's tools in the form of a response's tools, for a conversation's tools."""
     declared = [one for tool in tools for one in tool.get("functionDeclarations", ())]
-    functions = [{**declaration, "parameters": _json_schema(declaration)} for declaration in declared]
+    empty = {"type": "object", "properties": {}}
+    functions = [{**one, "parameters": empty if (schema := schema_of(one)) is None else schema} for one in declared]
     return shown_tools([*functions, *([{"type": "web_search"}] if SEARCH in tools else [])])
-
-
-def _json_schema(declaration: Document) -> Any:
-    if "parameters" in declaration:
-        return to_json_schema(declaration["parameters"])
-    return declaration.get("parametersJsonSchema", {"type": "object", "properties": {}})
