@@ -204,7 +204,7 @@ def test_no_piece_of_a_hidden_call_goes_out_and_later_steps_are_renumbered() -> 
 
 def test_the_end_has_the_first_id_and_the_usage_of_all_rounds() -> None:
     speaks = wire(stream=True)
-    request = speaks.read(speaks._answer.request.body)
+    request = speaks.read(speaks.given.body)
     out = b""
     for number, name in enumerate(("v1_a", "v1_b")):
         speaks.next_request(request, [model_turn("v1_a"), response("c1")] if number else [], None)

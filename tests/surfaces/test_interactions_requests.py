@@ -121,8 +121,8 @@ def test_the_clients_own_history_is_rewritten_step_by_step() -> None:
 
 def test_a_loop_continues_from_its_last_round() -> None:
     speaks = wire(input=[{"type": "text", "text": "hi"}], tools=[{"type": "function", "name": "f"}])
-    request = speaks.read(speaks.write(speaks.read(speaks._answer.request.body), {}, None))
-    assert speaks.next_request(request, [], None) is speaks._answer.request.body
+    request = speaks.read(speaks.write(speaks.read(speaks.given.body), {}, None))
+    assert speaks.next_request(request, [], None) is speaks.given.body
     sent = decode(
         speaks.next_request(request, [model_turn("v1_a"), response("c1"), model_turn("v1_b"), response("c2")], "NONE")
     )
@@ -143,7 +143,7 @@ def test_results_have_the_original_names_of_their_calls() -> None:
 
 def test_a_loop_that_the_service_does_not_keep_sends_everything_again() -> None:
     speaks = wire(store=False)
-    request = speaks.read(speaks._answer.request.body)
+    request = speaks.read(speaks.given.body)
     model = {"role": "model", "parts": [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]}
     sent = decode(speaks.next_request(request, [model, response("c1")], None))
     assert [step["type"] for step in sent["input"]] == ["user_input", "function_call", "function_result"]
