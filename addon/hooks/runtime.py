@@ -49,8 +49,7 @@ from addon.urls import redacted
 from addon.version import package_version
 from addon.web import tasks
 from addon.web.own_token import own_token
-from addon.web.server import ControlServer, bind, url_of
-from addon.web.uvicorn_limits import Bounds
+from addon.web.server import Bounds, ControlServer, bind, url_of
 from store.base import Store, StoreError
 from store.budget import Budget
 from store.factory import open_url

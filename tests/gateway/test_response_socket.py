@@ -14,8 +14,7 @@ from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
 from addon.gateway import response_socket
-from addon.web.server import ControlServer, bind
-from addon.web.uvicorn_limits import Bounds
+from addon.web.server import Bounds, ControlServer, bind
 from store.base import StoreUnavailable
 from tests.core.dialects.responses.published import event_of, response_of
 from tests.gateway.conftest import MODEL, House, until

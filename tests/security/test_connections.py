@@ -13,8 +13,7 @@ from addon.control.app import create_app
 from addon.descriptors import control_connections, raise_descriptor_limit
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.server import ControlServer, bind
-from addon.web.uvicorn_limits import BoundedProtocol, Bounds
+from addon.web.server import BoundedProtocol, Bounds, ControlServer, bind
 from store.factory import open_url
 
 pytestmark = pytest.mark.e2e
