@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from addon.web.disconnect import while_connected
+from addon.web.tasks import while_connected
 
 BOUND = 5.0
 

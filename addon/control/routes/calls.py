@@ -18,8 +18,8 @@ from addon.core.framing.documents import Document
 from addon.core.history.outcomes import BadPart, read_parts, redacted_parts, size_of
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, own_query, reply, routes_of
-from addon.web.disconnect import while_connected
 from addon.web.problems import Problem, storable_json
+from addon.web.tasks import while_connected
 from store.models import Call, Page, SessionName, Status
 
 router = routes_of("calls")

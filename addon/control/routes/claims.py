@@ -14,7 +14,7 @@ from addon.control import views
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, nothing, own_body, reply, routes_of
 from addon.web.context import ApiContext
-from addon.web.disconnect import while_connected
+from addon.web.tasks import while_connected
 from store.base import StoreError
 from store.models import Call, SessionName
 
