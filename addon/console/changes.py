@@ -16,8 +16,7 @@ from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
 from addon.tools.base import ServerState
 from addon.web.access import needs
-from addon.web.api import ApiDep, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, routes_of
 from addon.web.event_streams import KEEP_ALIVE, event_stream, sse
 from store.base import Store
 from store.models import Event

@@ -14,8 +14,7 @@ from addon.core.framing.documents import Document
 from addon.core.tools.schema import schema_of
 from addon.graft.session_config import shared_with
 from addon.web.access import needs
-from addon.web.api import ApiDep, CallerDep, OwnCall, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, CallerDep, OwnCall, routes_of
 from addon.web.problems import Problem
 from store.models import Call
 

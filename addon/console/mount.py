@@ -1,7 +1,7 @@
 """The console's routes, which are served at the control API's port."""
 
 from addon.console import changes, connect, filled_forms, live, pages, request, sign_in, static_files, tools, turn
-from addon.web.extra_routes import ExtraRoutes
+from addon.web.api import ExtraRoutes
 
 
 def console_routes() -> ExtraRoutes:

@@ -14,8 +14,7 @@ from addon.control.routes.requests import curl_of, find_bodies, find_record, rep
 from addon.core.framing.documents import Malformed, decode
 from addon.kept_requests import CleanRequest
 from addon.web.access import needs
-from addon.web.api import ApiDep, own_query, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, own_query, routes_of
 from addon.web.problems import Problem
 from store.models import SessionName
 

@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.web.access import OWNER, Access, needs
-from addon.web.api import ApiDep, CallerDep, reply, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, CallerDep, reply, routes_of
 from addon.web.page_sessions import SESSION_TTL, PageSessions, cookie_name
 from addon.web.problems import Problem
 

@@ -17,10 +17,8 @@ from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins
-from addon.web import documentation
+from addon.web.api import ApiContext, ExtraRoutes, TryTool
 from addon.web.audit import Audit
-from addon.web.context import ApiContext, TryTool
-from addon.web.extra_routes import ExtraRoutes
 from addon.web.guard import Guard
 from addon.web.page_sessions import PageSessions
 from addon.web.problems import Problem, ProblemBody, refusal

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from addon.recent_requests import number_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 
 PAUSE = 0.25
 """Seconds in which events are collected for one batch."""

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.core.framing.documents import Document
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem
 from store.base import VersionChanged
 from store.models import Session

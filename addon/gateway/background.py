@@ -18,7 +18,7 @@ from addon.gateway.items import INPUT
 from addon.gateway.response_turns import Events
 from addon.gateway.streaming import counted, ending_problem
 from addon.web import tasks
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem
 from store.base import Store, StoreError, StoreUnavailable, UnknownResponse
 from store.models import Response

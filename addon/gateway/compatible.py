@@ -31,7 +31,7 @@ from addon.loop.runner import Head
 from addon.loop.upstream import Address
 from addon.setting_types import ModelAlias
 from addon.surfaces import match_path
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem
 from store.base import Store, StoreUnavailable
 from store.models import Response as Record

@@ -23,7 +23,7 @@ from addon.gateway.failures import in_openai_s_words
 from addon.gateway.front_door import LIST, DoorRoute, session_of
 from addon.gateway.items import all_items, resolved
 from addon.gateway.sealing import Sealing
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem, parse
 from store.models import Response as Record
 

@@ -14,7 +14,7 @@ from addon.gateway.downloads import Download
 from addon.gateway.engine import Caller, Engine
 from addon.gateway.handover import Handover
 from addon.web.access import Access, name_session
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem, parse, refused
 from store.models import SESSION_FORM, SESSION_NAME, SESSION_PATTERN
 

@@ -21,7 +21,7 @@ from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, in_googl
 from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem
 
 

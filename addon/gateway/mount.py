@@ -17,7 +17,7 @@ from addon.gateway.responses import ResponsesRoutes
 from addon.graft.grafter import Grafter
 from addon.kept_requests import Bodies
 from addon.loop.executors import Executors
-from addon.web.extra_routes import ExtraRoutes
+from addon.web.api import ExtraRoutes
 from store.base import Store
 
 _KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")

@@ -24,7 +24,7 @@ from addon.gateway.response_turns import RequestReader, ResponseTurns
 from addon.gateway.streaming import counted, ending_problem
 from addon.web import tasks
 from addon.web.access import name_session
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem, parse, refusal
 
 PATH = "/v1/responses"

@@ -26,7 +26,7 @@ from addon.gateway.items import INPUT, ItemIds, without_input
 from addon.gateway.response_turns import Events, RequestReader, ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem
 from store.base import UnknownResponse
 from store.models import Response as Record

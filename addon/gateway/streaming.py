@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from addon.core.framing.replies import PROXY_ENDING
 from addon.gateway.handover import Handover, HandoverResponse
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from addon.web.problems import Problem
 from addon.web.tasks import while_connected
 

@@ -1,9 +1,13 @@
 """The routes of the control API and the console: FastAPI with callers' rights, refusals as problem documents, strict
 JSON, and the parts of the OpenAPI document that are not in the handlers' signatures."""
 
-from collections.abc import Callable, Coroutine, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
+import fastapi_offline
 import pydantic_core
 from fastapi import APIRouter, Body, Depends, Query, Security
 from fastapi.dependencies.models import Dependant
@@ -12,13 +16,104 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
-from addon.web.access import Access, needs_of
-from addon.web.context import ApiContext
-from addon.web.problems import MEDIA_TYPE, Problem, ProblemBody, invalid, parse, refused
-from store.base import UnknownCall
-from store.models import SessionName
+from addon.core.framing.documents import Document
+from addon.metrics import Metrics
+from addon.recent_requests import RecentRequests
+from addon.settings import Settings
+from addon.tools.base import ServerState
+from addon.tools.mcp_pins import Pins
+from addon.web.access import ANYONE, OWNER, Access, needs_of
+from addon.web.audit import Audit
+from addon.web.page_sessions import PageSessions
+from addon.web.problems import MEDIA_TYPE, Dialect, Problem, ProblemBody, invalid, parse, refused
+from addon.web.tokens import Tokens
+from store.base import Store, UnknownCall
+from store.models import Call, Owner, SessionName
+
+type TryTool = Callable[[str, str, Document, Callable[[Owner], None]], Awaitable[Call]]
+"""Takes the session, the tool's name, the arguments, and a function that raises if the caller may not try tools that
+this owner runs. Raises Problem, StoreError."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiContext:
+    """`settings` is replaced when options change. `draining`: the proxy is about to end and starts no new turns.
+    `active_requests`: the front doors' requests in progress. `ending`: set when the server stops, which ends long
+    answers."""
+
+    store: Store
+    settings: Settings
+    metrics: Metrics
+    version: str
+    tokens: Tokens
+    audit: Audit
+    page_sessions: PageSessions | None = None
+    """None: no token is required."""
+    pins: Pins | None = None
+    shared: Callable[[], Sequence[Document]] = tuple
+    """The declarations of the proxy's own tools."""
+    origin: Callable[[str], Document | None] = lambda name: None
+    """The source and the rules of one of these tools (`addon.control.views.Origin`)."""
+    setting_rows: Callable[[], Sequence[Document]] = tuple
+    """The proxy's options, each with its value and where it is set, without secrets."""
+    server_states: Callable[[], Sequence[ServerState]] = tuple
+    """The state of each MCP server."""
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    """The last requests to models."""
+    problems: Callable[[str, str, Document], Awaitable[Sequence[str]]] | None = None
+    """The problems of arguments, by the schema of a session's tool."""
+    tool_version: Callable[[str, str], Awaitable[str]] | None = None
+    """The digest of a session's tool."""
+    try_tool: TryTool | None = None
+    """Starts a trial call of a session's tool."""
+    restart_server: Callable[[str], Awaitable[bool]] | None = None
+    """Restarts an MCP server. False: no such server."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: bool = False
+    active_requests: int = 0
+
+    def has_ended(self, scope: Scope) -> bool:
+        """Whether a page sent this request, and its session has ended since. Raises OSError."""
+        return self.page_sessions is not None and self.page_sessions.has_ended(dict(scope.get("headers", ())))
+
+    def ends(self, caller: Access) -> Sequence[asyncio.Event]:
+        """The events that end a long answer to this caller."""
+        return [self.ending] if caller in (OWNER, ANYONE) else [self.ending, self.tokens.end(caller)]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraRoutes:
+    """`public`: routes that need no token. `dialects`: by path, and for everything below it, the form of refusals for
+    callers that do not know problem documents. `paths`: the part of the OpenAPI document for routes that are not
+    FastAPI's."""
+
+    routes: Sequence[BaseRoute] = ()
+    public: Sequence[BaseRoute] = ()
+    dialects: Mapping[str, Dialect] = field(default_factory=dict)
+    paths: Mapping[str, Document] = field(default_factory=dict)
+
+    def __or__(self, other: "ExtraRoutes") -> "ExtraRoutes":
+        return ExtraRoutes(
+            [*self.routes, *other.routes],
+            [*self.public, *other.public],
+            {**self.dialects, **other.dialects},
+            {**self.paths, **other.paths},
+        )
+
+    @property
+    def open_paths(self) -> list[str]:
+        return [route.path for route in self.public if isinstance(route, Route)]
+
+    def dialect(self, path: str) -> Dialect:
+        for prefix, dialect in self.dialects.items():
+            if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
+                return dialect
+        return Problem.response
+
 
 PROBLEM: dict[str, Any] = {
     "description": "A refusal: what is wrong, and in which field",
@@ -169,3 +264,51 @@ def body_example(example: Any, schema: dict[str, Any] | None = None) -> dict[str
     """For `openapi_extra`: an example of the body, and its schema if the handler's signature has none."""
     content = {"example": example} if schema is None else {"example": example, "schema": schema}
     return {"requestBody": {"content": {"application/json": content}}}
+
+
+public = routes_of("documentation", is_public=True)
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>toolgraft control API</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+_START = """SwaggerUIBundle({url: "openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});
+"""
+# Swagger UI's images are data URLs in its stylesheet
+_POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+
+
+@public.get("/docs", include_in_schema=False)
+async def show_page() -> Response:
+    return Response(_PAGE, headers=_HEADERS, media_type="text/html")
+
+
+@public.get("/docs/start.js", include_in_schema=False)
+async def show_start() -> Response:
+    return Response(_START, headers=_HEADERS, media_type="text/javascript")
+
+
+def _shows(name: str) -> Callable[[], Awaitable[Response]]:
+    path = Path(fastapi_offline.__file__).with_name("static") / name
+
+    async def show() -> Response:
+        return FileResponse(path, headers=_HEADERS)
+
+    return show
+
+
+for _name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+    public.add_api_route(f"/docs/{_name}", _shows(_name), include_in_schema=False)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext
 from store.base import StoreError
 
 _log = logging.getLogger(__name__)

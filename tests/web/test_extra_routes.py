@@ -10,8 +10,7 @@ from starlette.responses import JSONResponse, Response
 from addon.control.app import ControlApp, create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
-from addon.web.api import ApiDep, answers, reply, routes_of
-from addon.web.extra_routes import ExtraRoutes
+from addon.web.api import ApiDep, ExtraRoutes, answers, reply, routes_of
 from addon.web.problems import Problem, parse
 from store.base import Store
 from tests.control.conftest import ADDRESS, TOKEN

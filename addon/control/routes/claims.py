@@ -12,8 +12,18 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.web.access import Access, needs
-from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, nothing, own_body, reply, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import (
+    ApiContext,
+    ApiDep,
+    CallerDep,
+    OwnCall,
+    answers,
+    body_example,
+    nothing,
+    own_body,
+    reply,
+    routes_of,
+)
 from addon.web.tasks import while_connected
 from store.base import StoreError
 from store.models import Call, SessionName

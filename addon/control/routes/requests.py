@@ -18,8 +18,7 @@ from addon.kept_requests import SECRET, CleanRequest
 from addon.recent_requests import MOST
 from addon.surfaces import Operation, match_path
 from addon.web.access import needs
-from addon.web.api import ApiDep, answers, own_query, reply, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, answers, own_query, reply, routes_of
 from addon.web.problems import Problem
 from store.models import SessionName
 

@@ -7,8 +7,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from addon.web.access import needs
-from addon.web.api import ApiDep, CallerDep, answers, reply, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, CallerDep, answers, reply, routes_of
 from addon.web.problems import Problem
 
 router = routes_of("servers")

@@ -16,8 +16,7 @@ from addon.control.versions import IF_MATCH, IF_NONE_MATCH, update_session, with
 from addon.core.framing.documents import Document
 from addon.graft.session_config import shared_with, toolset_of
 from addon.web.access import Access, needs
-from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, nothing, reply, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, CallerDep, OwnSession, answers, body_example, nothing, reply, routes_of
 from addon.web.problems import Problem, storable_json
 from store.models import Session, Toolset
 

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from addon.control import views
 from addon.core.framing.replies import PROXY_ENDING
 from addon.web.access import Access, needs
-from addon.web.api import ApiDep, CallerDep, OwnSession, answers, body_example, reply, routes_of
-from addon.web.context import ApiContext
+from addon.web.api import ApiContext, ApiDep, CallerDep, OwnSession, answers, body_example, reply, routes_of
 from addon.web.problems import Problem, storable_json
 from addon.web.tasks import while_connected
 from store.models import Call, Owner
