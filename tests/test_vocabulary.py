@@ -64,7 +64,7 @@ MODULES = {
     "addon/loop/outside.py": "call_waits.py",
     "addon/tools/connections.py": "http_connections.py",
     "addon/tools/endpoint.py": "http_endpoint.py",
-    "addon/web/connections.py": "uvicorn_limits.py",
+    "addon/web/connections.py": "server.py",
     "addon/core/tools/tools.py": "tool_plan.py",
     "addon/core/tools/toolset.py": "tool_forms.py",
     "addon/core/tools/execution.py": "tool_rules.py",

@@ -17,7 +17,7 @@ from addon.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins
-from addon.web.api import ApiContext, ExtraRoutes, TryTool
+from addon.web.api import ApiContext, ExtraRoutes, TryTool, documentation
 from addon.web.audit import Audit
 from addon.web.guard import Guard
 from addon.web.page_sessions import PageSessions
@@ -40,7 +40,7 @@ class ControlApp:
         modules = [importlib.import_module(f"addon.control.routes.{group}") for group in GROUPS]
         own = ExtraRoutes(
             [route for module in modules for route in module.router.routes],
-            [route for module in (health, documentation) for route in module.public.routes],
+            [*health.public.routes, *documentation.routes],
         )
         self.extra_routes = extra_routes
         self.served = own | extra_routes

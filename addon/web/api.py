@@ -1,5 +1,6 @@
-"""The routes of the control API and the console: FastAPI with callers' rights, refusals as problem documents, strict
-JSON, and the parts of the OpenAPI document that are not in the handlers' signatures."""
+"""The routes of the control API and the console: the state that handlers share, callers' rights, refusals as problem
+documents, strict JSON, the parts of the OpenAPI document that are not in the handlers' signatures, and the page that
+shows it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -266,7 +267,11 @@ def body_example(example: Any, schema: dict[str, Any] | None = None) -> dict[str
     return {"requestBody": {"content": {"application/json": content}}}
 
 
-public = routes_of("documentation", is_public=True)
+# --- the page /docs -------------------------------------------------------------------------------------------------
+
+documentation = routes_of("documentation", is_public=True)
+"""The page shows the API's description. People type the token into it, so all its files are served locally, and its
+Content-Security-Policy allows no others."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -291,12 +296,12 @@ _POLICY = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-actio
 _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
 
 
-@public.get("/docs", include_in_schema=False)
+@documentation.get("/docs", include_in_schema=False)
 async def show_page() -> Response:
     return Response(_PAGE, headers=_HEADERS, media_type="text/html")
 
 
-@public.get("/docs/start.js", include_in_schema=False)
+@documentation.get("/docs/start.js", include_in_schema=False)
 async def show_start() -> Response:
     return Response(_START, headers=_HEADERS, media_type="text/javascript")
 
@@ -311,4 +316,4 @@ def _shows(name: str) -> Callable[[], Awaitable[Response]]:
 
 
 for _name in ("swagger-ui-bundle.js", "swagger-ui.css"):
-    public.add_api_route(f"/docs/{_name}", _shows(_name), include_in_schema=False)
+    documentation.add_api_route(f"/docs/{_name}", _shows(_name), include_in_schema=False)

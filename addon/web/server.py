@@ -1,7 +1,8 @@
 """Serves the control API in the proxy's event loop.
 
 uvicorn's server without signal handlers, logging set-up and `sys.exit`, which `serve` would add. The socket is bound
-first, so that a port in use is an ordinary error.
+first, so that a port in use is an ordinary error. Connections have the limits that uvicorn lacks: their number, the
+time in which a request's head must arrive, and an error message for a head that is too large.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Background tasks with strong references; the event loop itself keeps only weak ones."""
+"""Background tasks with strong references (the event loop itself keeps only weak ones), and work that ends when its
+client hangs up."""
 
 import asyncio
 import logging
