@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.console.rendering import HEADERS
+from addon.control.call_search import waiting_calls
 from addon.control.request_events import RequestEvents
-from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
 from addon.tools.base import ServerState
 from addon.web.access import needs

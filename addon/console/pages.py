@@ -15,12 +15,10 @@ from starlette.responses import Response
 
 from addon.console.filled_forms import OrEmpty, answer_form
 from addon.console.rendering import LONGEST, Room, json_excerpt, page
-from addon.control.call_search import MOST_LOOKED_AT
-from addon.control.moments import Moment
+from addon.control.call_search import MOST_LOOKED_AT, Moment, waiting_calls
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.routes.calls import CallsQuery
 from addon.control.views import SessionView, TurnView
-from addon.control.waiting import waiting_calls
 from addon.core.framing.documents import Document
 from addon.graft.turn_records import TRY
 from addon.web.access import needs

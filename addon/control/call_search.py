@@ -1,16 +1,63 @@
-"""Searches calls by text and time. Since the control API shares the proxy's event loop, a page of a search looks at a
-limited number of calls, and has a cursor for the next page."""
+"""Finds calls: those that wait for an approval, and searches by text and time.
+
+Since the control API shares the proxy's event loop, a page of a search looks at a limited number of calls, and has a
+cursor for the next page."""
 
 import asyncio
+import datetime
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import pydantic_core
+from pydantic import BeforeValidator, Field
 
 from addon.control.paging import PAGE_BYTES, PageQuery, RenderedPage, render_page
 from store.base import Store
 from store.models import Call, Page, Status
+
+
+def parse_moment(value: object) -> object:
+    """The Unix time of an RFC 3339 text (UTC if it has no zone) or of a number. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("must be a time such as 2026-11-24T09:30:00Z, or a Unix time") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+Moment = Annotated[float, BeforeValidator(parse_moment), Field(ge=0, le=253_402_300_799, allow_inf_nan=False)]
+"""Seconds since 1970, at most to the year 9999."""
+
+
+_MOST_PENDING = 10_000
+"""The most pending calls that are read to find those that wait for an approval."""
+_PENDING_PORTION = 16
+"""The number of calls that are read before other tasks run: calls may be large."""
+
+
+async def waiting_calls(store: Store, session: str | None = None, *, name: str | None = None) -> AsyncIterator[Call]:
+    """Oldest first. `name`: only calls of this tool."""
+    cursor, looked_at = None, 0
+    while looked_at < _MOST_PENDING:
+        found = await store.calls(
+            session=session, status=Status.PENDING, name=name, limit=_PENDING_PORTION, cursor=cursor
+        )
+        for call in found.items:
+            if call.approval == "waiting":
+                yield call
+        looked_at, cursor = looked_at + len(found.items), found.next_cursor
+        if cursor is None:
+            return
+        await asyncio.sleep(0)
+
 
 MOST_LOOKED_AT = 500
 """The most calls that one page of a search looks at."""

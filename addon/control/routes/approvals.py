@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
+from addon.control.call_search import waiting_calls
 from addon.control.secrets import redaction_of
 from addon.control.versions import update_session
-from addon.control.waiting import waiting_calls
 from addon.web.access import needs
 from addon.web.api import (
     ApiDep,

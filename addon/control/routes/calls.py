@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.call_search import CallSearch
-from addon.control.moments import Moment
+from addon.control.call_search import CallSearch, Moment
 from addon.control.paging import PageQuery, RenderedPage
 from addon.control.secrets import redacted, redaction_of
 from addon.core.framing.documents import Document
