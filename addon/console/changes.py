@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from addon.console.rendering import HEADERS
 from addon.control.call_search import waiting_calls
-from addon.control.request_events import RequestEvents
+from addon.control.routes.events import RequestEvents
 from addon.core.framing.documents import Document
 from addon.tools.base import ServerState
 from addon.web.access import needs
