@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from addon.control.curl import curl_command
+from addon.control.routes.requests import curl_command
 
 ODD = 'it\'s a "text" with $HOME, `id`, \\ and a\nline \u202e!'
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from addon.control import views
 from addon.control.call_search import waiting_calls
-from addon.control.secrets import redaction_of
+from addon.control.routes.calls import redaction_of
 from addon.control.versions import update_session
 from addon.web.access import needs
 from addon.web.api import (

@@ -12,14 +12,29 @@ from starlette.responses import Response
 from addon.control import views
 from addon.control.call_search import CallSearch, Moment
 from addon.control.paging import PageQuery, RenderedPage
-from addon.control.secrets import redacted, redaction_of
-from addon.core.framing.documents import Document
+from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.outcomes import BadPart, read_parts, redacted_parts, size_of
+from addon.core.security.secrets import Redaction
+from addon.own_secrets import own_secrets
 from addon.web.access import Access, needs
 from addon.web.api import ApiDep, CallerDep, OwnCall, answers, body_example, own_query, reply, routes_of
 from addon.web.problems import Problem, storable_json
 from addon.web.tasks import while_connected
 from store.models import Call, Page, SessionName, Status
+
+
+def redaction_of(request: Request) -> Redaction:
+    """A redaction of the proxy's own secrets and the caller's token."""
+    token = request.headers.get("authorization", "").partition(" ")[2].strip()
+    return own_secrets.combined_with([token] if token else [])
+
+
+def redacted(redaction: Redaction, value: Any) -> Any:
+    """JSON without these secrets. Raises ValueError if the value is not JSON."""
+    data = encode(value)
+    without = redaction.data(data)
+    return value if without == data else decode(without)
+
 
 router = routes_of("calls")
 

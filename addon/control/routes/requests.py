@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -10,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from addon.control.addresses import first_of, read_addresses
-from addon.control.curl import curl_command
 from addon.control.differences import differences
+from addon.core.security.untrusted import printable, printable_json
 from addon.graft.grafter import GraftFailed
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
 from addon.kept_requests import SECRET, CleanRequest
@@ -308,3 +310,46 @@ def _differences(found: ReplayedRequest) -> list[str]:
         for document in (found.before, found.after)
     )
     return differences(before, after, ("sent", "today"))
+
+
+_LONGEST_ARGUMENT = 100_000
+"""The most bytes of a body in an argument: Linux takes 128 KiB. Longer bodies are given on the standard input."""
+
+_VARIABLES = {"x-goog-api-key": "$GEMINI_API_KEY", "authorization": "Bearer $ACCESS_TOKEN"}
+
+
+_GLOB = frozenset("[]{}")
+"""Characters that curl takes for ranges and lists of URLs."""
+
+
+def curl_command(
+    method: str, url: str, headers: Iterable[tuple[str, str]], body: bytes, *, secret: str, options: Iterable[str] = ()
+) -> str:
+    """`secret`: the text in `url` and `headers` that stands for a secret value. `options`: further arguments. The
+    body's invisible characters become JSON escapes. Raises ValueError if the body is not UTF-8."""
+    text = printable_json(body.decode())
+    lines = [f"curl -X {shlex.quote(method)} {_quoted(url, secret, '$GEMINI_API_KEY')}"]
+    if not _GLOB.isdisjoint(url):
+        lines.append("--globoff")
+    lines += [shlex.quote(printable(option)) for option in options]
+    for name, value in headers:
+        lines.append(f"-H {_quoted(f'{name}: {value}', secret, _VARIABLES.get(name.lower(), _variable(name)))}")
+    if len(text.encode()) <= _LONGEST_ARGUMENT:
+        return " \\\n  ".join([*lines, f"--data-raw {shlex.quote(text)}"])
+    end = "END"
+    while f"\n{end}\n" in f"\n{text}\n":
+        end += "_"
+    return " \\\n  ".join([*lines, f"--data-binary @- <<'{end}'"]) + f"\n{text}\n{end}"
+
+
+def _quoted(text: str, secret: str, variable: str) -> str:
+    """Quoted for a shell, with `variable` instead of the secret."""
+    pieces = printable(text).split(secret)
+    if len(pieces) == 1:
+        return shlex.quote(pieces[0])
+    return f'"{variable}"'.join(shlex.quote(piece) if piece else "" for piece in pieces)
+
+
+def _variable(header: str) -> str:
+    """The shell variable for a secret header."""
+    return "$" + re.sub(r"[^A-Za-z0-9]", "_", header).upper()

@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control import views
-from addon.control.masks import restore_masked
-from addon.control.tool_changes import ToolChange, tool_changes
+from addon.control.tool_changes import ToolChange, restore_masked, tool_changes
 from addon.control.versions import IF_MATCH, IF_NONE_MATCH, update_session, with_etag
 from addon.core.framing.documents import Document
 from addon.graft.session_config import shared_with, toolset_of
