@@ -13,8 +13,7 @@ from addon.console.filled_forms import Filled, OrEmpty, declaration_of, entered
 from addon.console.forms import Field, form_of
 from addon.console.rendering import marked, page, whole_json
 from addon.control.routes.servers import servers
-from addon.control.routes.tools import checked_changes
-from addon.control.routes.tries import Try, TryQuery, try_tool
+from addon.control.routes.tools import Try, TryQuery, checked_changes, try_tool
 from addon.control.versions import etag_of
 from addon.control.views import tools_view
 from addon.core.framing.documents import Document

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from addon.console.rendering import LONGEST, Room, page
 from addon.console.request import bodies_of
 from addon.control.routes.requests import RequestsQuery, records
-from addon.control.routes.turns import find_turn
+from addon.control.routes.sessions import find_turn
 from addon.control.views import TurnView
 from addon.core.framing.documents import Document
 from addon.web.access import needs

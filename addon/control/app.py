@@ -1,6 +1,5 @@
 """The control API as one ASGI application: the guard, and FastAPI with the routes and their documentation."""
 
-import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from addon.control.routes import GROUPS, health
+from addon.control.routes import approvals, calls, events, proxy, requests, servers, sessions, tokens, tools
 from addon.core.framing.documents import Document
 from addon.metrics import Metrics
 from addon.recent_requests import RecentRequests
@@ -31,16 +30,33 @@ _DESCRIPTION = (
 )
 _OPENAPI = "/openapi.json"
 
+ROUTERS = (
+    calls.router,
+    calls.workers,
+    approvals.router,
+    sessions.router,
+    tools.router,
+    tools.tries,
+    sessions.turns,
+    requests.router,
+    events.router,
+    tokens.router,
+    servers.held,
+    servers.router,
+    proxy.settings,
+    proxy.router,
+)
+"""Requests are matched in this order, the most used first."""
+
 
 class ControlApp:
     """The ASGI application. It opens no connection and starts no task; its server calls `stop` at the end."""
 
     def __init__(self, api: ApiContext, token: str | None, extra_routes: ExtraRoutes) -> None:
         self.api = api
-        modules = [importlib.import_module(f"addon.control.routes.{group}") for group in GROUPS]
         own = ExtraRoutes(
-            [route for module in modules for route in module.router.routes],
-            [*health.public.routes, *documentation.routes],
+            [route for router in ROUTERS for route in router.routes],
+            [*proxy.public.routes, *documentation.routes],
         )
         self.extra_routes = extra_routes
         self.served = own | extra_routes

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi import APIRouter
 
 from addon.control import routes
-from addon.control.app import create_app
-from addon.control.routes import GROUPS
+from addon.control.app import ROUTERS, create_app
 from addon.metrics import Metrics
 from addon.settings import Settings
 from store.backends import sqlite
@@ -65,11 +65,18 @@ async def document(client: httpx2.AsyncClient) -> dict[str, Any]:
     return described
 
 
-def test_a_group_of_routes_is_one_module_and_one_line() -> None:
-    assert set(GROUPS) == {module.name for module in pkgutil.iter_modules(routes.__path__)}
-    for group in GROUPS:
-        router = importlib.import_module(f"addon.control.routes.{group}").router
-        assert router.routes, group
+def test_every_router_is_served() -> None:
+    modules = [
+        importlib.import_module(found.name) for found in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}.")
+    ]
+    routers = [
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, APIRouter) and name != "public"
+    ]
+    assert len(routers) == len(ROUTERS)
+    assert all(router.routes and router in ROUTERS for router in routers)
 
 
 async def test_the_document_has_every_operation(client: httpx2.AsyncClient) -> None:

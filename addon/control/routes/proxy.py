@@ -1,7 +1,8 @@
-"""Health checks and metrics."""
+"""The proxy itself: health checks, metrics, and its settings with their sources."""
 
 import logging
 
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from addon import metrics
@@ -57,3 +58,32 @@ async def ready(api: ApiDep) -> Response:
 async def show_metrics(api: ApiDep) -> Response:
     """The metrics of this process since its start."""
     return Response(api.metrics.render(), headers={"content-type": metrics.CONTENT_TYPE})
+
+
+settings = routes_of("config")
+
+
+class Setting(BaseModel):
+    name: str
+    value: str = Field(description="Secrets are masked. Items of a list are separated by commas.")
+    source: str = Field(
+        description="Where it is set: `default`, `command line`, `config.yaml`, an environment variable, a file with "
+        "its line, or `changed while it runs`."
+    )
+
+
+class SettingList(BaseModel):
+    items: list[Setting]
+
+
+_SETTING = {"name": "graft_max_rounds", "value": "5", "source": "/home/me/.config/toolgraft/toolgraft.toml"}
+
+
+@settings.get(
+    "/v1/config",
+    summary="List the proxy's settings, and where each is set",
+    responses=answers({"items": [_SETTING]}, SettingList),
+)
+async def list_settings(api: ApiDep) -> Response:
+    """Every option, in the order of its documentation. Sessions may have different settings."""
+    return reply({"items": list(api.setting_rows())})
