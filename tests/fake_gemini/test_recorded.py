@@ -11,11 +11,9 @@ import pytest
 from addon.fake_gemini import routes, rules
 from addon.fake_gemini.errors import Refused
 from addon.fake_gemini.fields import read
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 
 Json = dict[str, Any]
-
-pytestmark = needs_recordings
 
 # deliberately stricter than the service, which accepted these calls of functions no longer declared
 UNDECLARED = "is not declared in tools of this request."
@@ -29,7 +27,7 @@ def requests(status: int = 200) -> Iterator[tuple[Json, routes.Route, routes.Mod
             body = body["content"]
         path = "/" + exchange["url"].partition("://")[2].partition("/")[2].partition("?")[0]
         route = routes.find_route(path)
-        whole = exchange["fidelity"]["request"] in ("verbatim", "reserialized", "normalized")
+        whole = exchange["fidelity"]["request"] in ("verbatim", "reserialized", "normalized", "invented")
         if exchange["status"] != status or route is None or not whole or not isinstance(body, dict):
             continue
         if route.method in ("generateContent", "streamGenerateContent"):
@@ -58,7 +56,7 @@ def test_every_recorded_request_is_accepted() -> None:
             judge(route, model, body, check_declared=False)
         except Refused as e:
             refused[exchange["id"]] = e.message
-    assert count > 1000
+    assert count > at_least(45, 1000)
     assert refused == {}
 
 
@@ -85,4 +83,4 @@ def test_recorded_refusals_are_repeated_in_the_same_words() -> None:
             with pytest.raises(Refused) as refused:
                 judge(route, model, body, check_declared=True, check_signatures=True)
             assert refused.value.message == message
-    assert count == 3
+    assert count >= at_least(1, 3)

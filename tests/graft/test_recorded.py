@@ -1,7 +1,4 @@
-"""Every recorded exchange of a surface goes through the graft, and in Gemini's form.
-
-The recordings lie beside the checkout, or in the folder that TOOLGRAFT_RECORDED names.
-"""
+"""Every recorded exchange of a surface goes through the graft, in Gemini's form."""
 
 import asyncio
 from collections.abc import Iterator
@@ -19,14 +16,12 @@ from addon.surfaces.base import Framing, Operation, Target
 from store.factory import open_url
 from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, JSON, Graft
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import RECORDED, at_least, exchanges
 
 GRAFTED: Document = {"name": "toolgraft_probe", "description": "d"}
 FRAMINGS = {"json": Framing.JSON, "sse": Framing.SSE, "json-array": Framing.ARRAY}
 ASKED: Document = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 CONTENTS = ("contents", "tools", "toolConfig")
-
-pytestmark = needs_recordings
 
 
 class Recorded(NamedTuple):
@@ -132,7 +127,7 @@ def test_there_are_recordings_of_every_kind() -> None:
     kinds = {(one.target.surface, one.framing.value) for one in recordings()}
     assert {("developer", "json"), ("developer", "sse"), ("developer", "array"), ("vertex", "sse")} <= kinds
     assert ("codeassist", "sse") in kinds
-    assert len(recordings()) > 800
+    assert len(recordings()) > at_least(50, 800)
 
 
 async def each(check: Any, **policy: Any) -> None:
@@ -247,10 +242,12 @@ def test_captured_calls_are_exactly_those_of_the_recording(delivery: str) -> Non
                 assert passed(one, visible)
 
     run(check, delivery=delivery)
-    assert counted > 300
+    assert counted > at_least(18, 300)
 
 
-ASSEMBLED = {
+ASSEMBLED = {"own": [("book", {"guest": "Ada", "nights": 2})]}
+
+ASSEMBLED_IN_RECORDINGS = {
     "js-genai": [("customDivide", {"denominator": 2, "numerator": 100})],
     "no-args": [("read_theme", {}), *[("read_screen", {"id": screen}) for screen in "ABC"]],
     "tool-call-arguments": [("getWeather", {"location": place}) for place in ("Boston", "San Francisco")],
@@ -258,7 +255,7 @@ ASSEMBLED = {
 
 
 def test_partial_arguments_of_the_recordings_are_put_together() -> None:
-    expected = dict(ASSEMBLED)
+    expected = ASSEMBLED | (ASSEMBLED_IN_RECORDINGS if RECORDED else {})
 
     async def check(one: Recorded, graft: Graft) -> None:
         if not in_pieces(one.response):

@@ -8,15 +8,13 @@ from typing import Any
 from mitmproxy import http
 
 from tests.hooks.harness import Hooks, request
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 
 HTTPS = re.compile(r"https://[a-zA-Z0-9.-]+[:/]")
 """Not the few whose host was replaced by a word of the redactor's, nor sockets."""
 
 FRAMED_ANEW = ("content-encoding", "content-length", "transfer-encoding")
 """Headers of a body that the recording holds decoded."""
-
-pytestmark = needs_recordings
 
 
 def over_https() -> Iterator[dict[str, Any]]:
@@ -59,7 +57,7 @@ async def test_without_a_toolset_requests_and_answers_are_byte_for_byte_what_the
         assert flow.response is answer, one["id"]
         assert answer.headers.fields == fields, one["id"]
         assert not callable(answer.stream), one["id"]
-    assert routed > 800, "recordings that are a surface's"
+    assert routed > at_least(55, 800), "recordings that are a surface's"
 
 
 async def test_with_a_toolset_the_same_way_does_change_them(make: Callable[..., Hooks]) -> None:
@@ -72,4 +70,4 @@ async def test_with_a_toolset_the_same_way_does_change_them(make: Callable[..., 
         before = asked(flow)
         await hooks.ask(flow)
         changed += asked(flow) != before
-    assert changed > 800
+    assert changed > at_least(50, 800)

@@ -11,7 +11,7 @@ from addon.core.framing.documents import decode, encode
 from addon.core.framing.streams import SseDecoder
 from addon.surfaces import Framing, Operation, match, wire_of
 from addon.surfaces.chat import ChatWire
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 
 HOST, PATH = "generativelanguage.googleapis.com", "/v1beta/openai/chat/completions"
 
@@ -141,7 +141,6 @@ def test_errors_are_objects_that_every_client_reads() -> None:
     assert speaks.error_event(error) == b"data: %b\n\ndata: [DONE]\n\n" % encode(error)
 
 
-@needs_recordings
 def test_recorded_exchanges_stay_what_they_are() -> None:
     answers = 0
     for exchange in exchanges():
@@ -162,7 +161,7 @@ def test_recorded_exchanges_stay_what_they_are() -> None:
         assert response is not None
         assert decode(speaks.whole_body(response, answer)) == answer
         answers += 1
-    assert answers == 2
+    assert answers >= at_least(1, 3)
 
 
 def test_arguments_in_many_pieces_are_read_when_their_last_bracket_has_come(monkeypatch: pytest.MonkeyPatch) -> None:

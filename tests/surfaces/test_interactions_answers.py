@@ -8,7 +8,7 @@ from addon.core.dialects import interaction_contents as own
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.streams import SseDecoder, SseEvent
 from addon.surfaces.interactions import InteractionsWire
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 from tests.surfaces.interaction_wire import (
     CALL,
     TEXT,
@@ -356,7 +356,6 @@ def test_errors_have_a_word_as_code() -> None:
 # --- as recorded ----------------------------------------------------------------------------------------------------
 
 
-@needs_recordings
 def test_recorded_exchanges_pass_byte_for_byte() -> None:
     kinds = set()
     recorded = [one for one in exchanges() if one["api"] == "interactions"]
@@ -382,4 +381,4 @@ def test_recorded_exchanges_pass_byte_for_byte() -> None:
         events = answer.rstrip(b"\n").removesuffix(DONE.rstrip(b"\n")).rstrip(b"\n") + b"\n\n"
         assert (out + speaks.end()).rstrip(b"\n") == (events + DONE).rstrip(b"\n")
     assert kinds == {"json", "sse"}
-    assert len(recorded) >= 19
+    assert len(recorded) >= at_least(2, 19)

@@ -13,7 +13,7 @@ import addon.surfaces
 from addon.surfaces import Framing, Operation, Target, is_surface_host, is_surface_path, match, match_path
 from addon.surfaces.registry import SURFACES
 from addon.surfaces.surface import Surface
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 
 GENERATE, STREAM, COUNT, CACHE = Operation.GENERATE, Operation.STREAM, Operation.COUNT, Operation.CACHE
 JSON, SSE, ARRAY = Framing.JSON, Framing.SSE, Framing.ARRAY
@@ -304,7 +304,6 @@ def test_a_foreign_host_costs_less_than_two_microseconds() -> None:
     assert min(timeit.repeat(run, number=rounds, repeat=5)) / rounds / len(hosts) < 2e-6
 
 
-@needs_recordings
 def test_every_recorded_url_matches_its_recording() -> None:
     urls_found = 0
     for exchange in exchanges():
@@ -327,7 +326,7 @@ def test_every_recorded_url_matches_its_recording() -> None:
         named_in_body = by_host.surface in ("codeassist", "chat", "interactions")
         assert operation is CACHE or named_in_body or f"/{by_host.model}:" in url.path
         urls_found += 1
-    assert urls_found > 1000
+    assert urls_found > at_least(55, 1000)
 
 
 FLASH = "/v1beta/models/gemini-3-flash:generateContent"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.streams import CLOSE, OPEN, SEPARATOR, ArrayDecoder, ArrayItem
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 
 
 def decode(chunks: list[bytes]) -> list[ArrayItem]:
@@ -131,7 +131,6 @@ def test_a_long_string_in_small_pieces_is_read_once(text: bytes) -> None:
     assert [item.data for item in items] == [element, None]
 
 
-@needs_recordings
 def test_every_recorded_array_decodes_to_json_and_rejoins() -> None:
     arrays = 0
     for exchange in exchanges():
@@ -144,4 +143,4 @@ def test_every_recorded_array_decodes_to_json_and_rejoins() -> None:
         elements = [json.loads(item.data) for item in items if item.data is not None]
         assert elements == json.loads(body), exchange["id"]
         arrays += 1
-    assert arrays > 5
+    assert arrays > at_least(1, 5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.streams import SseDecoder, SseEvent, sse_event
-from tests.recorded import exchanges, needs_recordings
+from tests.recorded import at_least, exchanges
 
 
 def decode(chunks: list[bytes]) -> list[SseEvent]:
@@ -69,12 +69,12 @@ TABLE: dict[str, tuple[bytes, list[tuple[bytes, bytes | None]]]] = {
     "stray blank lines": (b"\n\n\ndata: a\n\n\n", [(b"\n\n", None), (b"\ndata: a\n\n", b"a"), (b"\n", None)]),
     "a byte order mark": (b"\xef\xbb\xbfdata: a\r\n\r\n", [(b"\xef\xbb\xbfdata: a\r\n\r\n", b"a")]),
     "UTF-8": (
-        'data: {"t":"žluťoučký 🐎"}\r\n\r\n'.sse_event(),
-        [('data: {"t":"žluťoučký 🐎"}\r\n\r\n'.sse_event(), '{"t":"žluťoučký 🐎"}'.sse_event())],
+        'data: {"t":"žluťoučký 🐎"}\r\n\r\n'.encode(),
+        [('data: {"t":"žluťoučký 🐎"}\r\n\r\n'.encode(), '{"t":"žluťoučký 🐎"}'.encode())],
     ),
     "line separators of Unicode end no line": (
-        "data: a\u2028b\u0085c\x0bd\x0ce\n\n".sse_event(),
-        [("data: a\u2028b\u0085c\x0bd\x0ce\n\n".sse_event(), "a\u2028b\u0085c\x0bd\x0ce".sse_event())],
+        "data: a\u2028b\u0085c\x0bd\x0ce\n\n".encode(),
+        [("data: a\u2028b\u0085c\x0bd\x0ce\n\n".encode(), "a\u2028b\u0085c\x0bd\x0ce".encode())],
     ),
     "a bare error object": (
         b'{\n  "error": {\n    "code": 400\n  }\n}\n',
@@ -153,13 +153,12 @@ def test_encode_refuses_more_than_one_line(document: bytes) -> None:
         sse_event(document)
 
 
-@needs_recordings
 def test_every_recorded_stream_decodes_to_json_and_rejoins() -> None:
     streams = 0
     for exchange in exchanges():
         if exchange["framing"] != "sse" or exchange["api"] not in ("devapi", "vertex", "codeassist"):
             continue
-        body = exchange["response_body"].sse_event()
+        body = exchange["response_body"].encode()
         events = decode([body])
         assert b"".join(event.raw for event in events) == body
         assert decode([body[i : i + 7] for i in range(0, len(body), 7)]) == events
@@ -167,4 +166,4 @@ def test_every_recorded_stream_decodes_to_json_and_rejoins() -> None:
             if event.data is not None:
                 assert isinstance(json.loads(event.data), dict), exchange["id"]
         streams += any(event.data for event in events)
-    assert streams > 300
+    assert streams > at_least(8, 300)
