@@ -37,9 +37,8 @@ from addon.graft.machine_shell import (
 )
 from addon.graft.owners import InitialState
 from addon.loop.executors import Executors
-from addon.loop.pauses import backoff, pause_after
 from addon.loop.steps import RunningStep
-from addon.loop.upstream import Address, AnswerTooLong, Headers, Upstream, UpstreamAnswer
+from addon.loop.upstream import Address, AnswerTooLong, Headers, Upstream, UpstreamAnswer, backoff, pause_after
 from addon.surfaces import Framing
 from store.base import StoreUnavailable
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode, objects, parts_of
-from addon.loop import pauses
+from addon.loop import upstream
 from store.models import Status
 from tests.fuzz.mutations import altered, misplaced, mutated, pieces
 from tests.fuzz.shapes import HIDDEN, KINDS, SHAPES, Failure, Shape, answer_of, body_of, check_hidden
@@ -88,7 +88,7 @@ class Doors:
         self._patch = pytest.MonkeyPatch()
 
     async def open(self) -> None:
-        self._patch.setattr(pauses, "_FIRST_PAUSE", 0.0001)
+        self._patch.setattr(upstream, "_FIRST_PAUSE", 0.0001)
         await self.house.open()
 
     async def forget(self) -> None:

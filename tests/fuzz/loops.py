@@ -10,7 +10,7 @@ import pytest
 
 from addon.core.framing.documents import Document, decode, encode, replace_invalid_text
 from addon.graft.exchange import Forward
-from addon.loop import pauses
+from addon.loop import upstream
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces.base import Framing, Incoming
@@ -67,7 +67,7 @@ class Loops:
         self._patch = pytest.MonkeyPatch()
 
     async def open(self) -> None:
-        self._patch.setattr(pauses, "_FIRST_PAUSE", 0.0001)
+        self._patch.setattr(upstream, "_FIRST_PAUSE", 0.0001)
         await self.proxy.open()
 
     async def forget(self) -> None:

@@ -12,7 +12,6 @@ from addon.core.framing.streams import sse_event
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward, Outcome
 from addon.graft.grafter import Grafter
-from addon.loop import pauses
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream

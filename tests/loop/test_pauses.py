@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import encode
-from addon.loop.pauses import MAX_PAUSE, backoff, pause_after
+from addon.loop.upstream import MAX_PAUSE, backoff, pause_after
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 

@@ -1,5 +1,5 @@
 """Short pauses before a request is repeated, unless the upstream gives a time."""
 
-from addon.loop import pauses
+from addon.loop import upstream
 
-pauses._FIRST_PAUSE = 0.02
+upstream._FIRST_PAUSE = 0.02
