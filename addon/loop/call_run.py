@@ -21,9 +21,7 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.ledger_evidence import outcome_of_call
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
-from addon.loop.call_reports import report_failure, report_waiting
-from addon.loop.call_waits import CallWaits
-from addon.loop.keeper import ResultKeeper
+from addon.loop.call_results import CallWaits, ResultKeeper, report_failure, report_waiting
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler

@@ -18,10 +18,8 @@ from addon.core.framing.documents import Document
 from addon.graft.late_writes import LateWrites
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
-from addon.loop.call_reports import report_failure, report_waiting
+from addon.loop.call_results import CallWaits, ResultKeeper, report_failure, report_waiting
 from addon.loop.call_run import CallRun, RunContext, misfit
-from addon.loop.call_waits import CallWaits
-from addon.loop.keeper import ResultKeeper
 from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import RunningCall, RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of

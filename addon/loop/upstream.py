@@ -1,6 +1,8 @@
-"""Sends the requests of a loop to Gemini, through pooled connections and a watcher.
+"""Sends the requests of a loop to Gemini, through pooled connections and a watcher, and says when to retry them.
 
-The watcher can change each request and each answer. For mitmproxy an exchange is a flow, and its hooks see both.
+The watcher can change each request and each answer. For mitmproxy an exchange is a flow, and its hooks see both. A loop
+waits before a retry as long as the refusal demands (`Retry-After` and google.rpc.RetryInfo; the longer of the two
+counts), else exponentially longer.
 """
 
 import asyncio

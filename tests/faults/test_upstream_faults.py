@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from addon.loop import upstream
+from addon.loop import upstream as upstream_module
 from store.models import Policy
 from tests.faults.dialects import COMPLETIONS, DOORS, GEMINI, INTERACTIONS, Call, Dialect, dialect_of, is_later_round
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there
@@ -201,7 +201,7 @@ error instead of the former; after the latter the client waits until it gives up
 async def proxied(
     tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> AsyncIterator[Proxied]:
-    monkeypatch.setattr(upstream, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(upstream_module, "_FIRST_PAUSE", 0.001)
     file = tmp_path / "tools.py"
     file.write_text(TOOLS)
     graft: dict[str, Any] = {"tools": [str(file)]} if WAYS[way].tools else {}

@@ -12,6 +12,7 @@ from addon.core.framing.streams import sse_event
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward, Outcome
 from addon.graft.grafter import Grafter
+from addon.loop import upstream
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
@@ -343,7 +344,7 @@ class Proxy:
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses before retries of requests and of tools' calls."""
-    for module in (pauses, attempts):
+    for module in (upstream, attempts):
         monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.graft.owners import is_being_run
-from addon.loop import call_waits
+from addon.loop import call_results
 from addon.loop.call_run import CallRun
 from store.models import Call, Executor, Status, ToolRules
 from tests.loop.calling import PLACE, hangs, responses, returns
@@ -316,7 +316,7 @@ async def test_a_call_of_a_worker_that_died_is_another_s_with_the_whole_time(
 async def test_workers_that_die_one_after_the_other_keep_nobody_waiting_for_ever(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_waits, "_TAKEOVER", 0.01)
+    monkeypatch.setattr(call_results, "_TAKEOVER", 0.01)
     await proxy.open()
     await proxy.declare(REMOTE, remote=WORKER.model_copy(update={"timeout": 0.05, "idempotent": True}))
     answers = asyncio.ensure_future(responses(proxy, call("remote", place="Oslo")))

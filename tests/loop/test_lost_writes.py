@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from addon.core.framing.documents import Document, encode
-from addon.loop import keeper
+from addon.loop import call_results
 from store.base import StoreUnavailable
 from store.factory import open_url
 from store.models import Status
@@ -124,7 +124,7 @@ async def test_a_retry_gets_the_result_that_the_server_has_lost(
         first = await shared.proxy("one", stack)
         second = first if at == "the same" else await shared.proxy("two", stack)
         shared.within, shared.result = shared.save, result
-        monkeypatch.setattr(keeper, "_LARGE", len('"sent"'))
+        monkeypatch.setattr(call_results, "_LARGE", len('"sent"'))
         first.upstream(LosesWrites(shared))
         await first.ask("x")
         await _retry(shared, second, expected)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from wsproto.frame_protocol import Opcode
 
-from addon.loop import upstream
+from addon.loop import upstream as upstream_module
 from store.models import Policy
 from tests.faults.dialects import COMPLETIONS, DIALECTS, GEMINI, INTERACTIONS, Answered, Call, Dialect, dialect_of
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there
@@ -132,7 +132,7 @@ async def upstream() -> Upstream:
 
 @pytest.fixture
 async def proxied(tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxied]:
-    monkeypatch.setattr(upstream, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(upstream_module, "_FIRST_PAUSE", 0.001)
     file = tmp_path / "tools.py"
     file.write_text(TOOLS)
     async with (
