@@ -11,7 +11,7 @@ import msgspec
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.graft.machine_shell import Capture
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import match_path
 from addon.surfaces.base import Incoming

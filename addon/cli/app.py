@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from addon import package_version
 from addon.cli import calls, config, demo, status, store, token, tools, traffic, worker
 from addon.cli.doctor import doctor
 from addon.cli.env import env, run
 from addon.cli.serve import serve as start
-from addon.version import package_version
 
 app = typer.Typer(
     name="toolgraft",

@@ -55,7 +55,7 @@ async def _serve(source: Any, session: str, url: str | None, concurrency: int, l
 
     from addon.cli.api import UNKNOWN_TOKEN, client_arguments
     from addon.cli.worker_client import Refused, Worker
-    from addon.exiting import exit_with_loop
+    from addon.process import exit_with_loop
     from addon.tools.attempts import abandoned_calls
 
     base, arguments = client_arguments(url)

@@ -12,7 +12,7 @@ from addon.console.rendering import LONGEST, marked, page
 from addon.control.differences import differences
 from addon.control.routes.requests import curl_of, find_bodies, find_record, replayed
 from addon.core.framing.documents import Malformed, decode
-from addon.kept_requests import CleanRequest
+from addon.monitoring.recent_requests import CleanRequest
 from addon.web.access import needs
 from addon.web.api import ApiContext, ApiDep, own_query, routes_of
 from addon.web.problems import Problem

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from addon.control.routes import approvals, calls, events, proxy, requests, servers, sessions, tokens, tools
 from addon.core.framing.documents import Document
-from addon.metrics import Metrics
-from addon.recent_requests import RecentRequests
+from addon.monitoring.metrics import Metrics
+from addon.monitoring.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins

@@ -21,10 +21,10 @@ from addon.gateway.handover import Handover
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter, GraftFailed
 from addon.graft.machine_shell import note_answer
-from addon.kept_requests import Bodies
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
+from addon.monitoring.recent_requests import Bodies
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.base import Incoming

@@ -15,8 +15,8 @@ from addon.gateway.gemini import GeminiRoutes
 from addon.gateway.response_socket import socket_route
 from addon.gateway.responses import ResponsesRoutes
 from addon.graft.grafter import Grafter
-from addon.kept_requests import Bodies
 from addon.loop.executors import Executors
+from addon.monitoring.recent_requests import Bodies
 from addon.web.api import ExtraRoutes
 from store.base import Store
 

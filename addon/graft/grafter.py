@@ -28,7 +28,7 @@ from addon.graft.ledger import MissedTurns, Prefixes, hits_of, store_client_resu
 from addon.graft.ledger_search import Hits, TrueTurns
 from addon.graft.owners import ByHand, Hangup, Owners, PendingStep
 from addon.graft.session_config import SessionConfig, SessionConfigs
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Operation, Target, wire_of
 from addon.surfaces.base import Incoming

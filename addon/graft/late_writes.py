@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import AlreadyAnswered, Store, StoreUnavailable, UnknownCall
 
 logger = logging.getLogger("toolgraft")

@@ -26,7 +26,7 @@ from addon.core.history.steps import client_results
 from addon.core.history.turns import History, HistoryTurn
 from addon.graft.ledger_evidence import Miss
 from addon.graft.ledger_search import Hits, Known, Search, TrueTurns
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import AlreadyAnswered, Store, UnknownCall
 from store.budget import Budget, Share
 from store.models import LedgerChanges

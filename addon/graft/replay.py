@@ -13,7 +13,7 @@ from addon.core.tools.tool_plan import Toolbox, declared_names
 from addon.graft.exchange import Abandoned, Forward
 from addon.graft.grafter import Grafter, ReplayWarner
 from addon.graft.session_config import SessionConfig
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Target, takes_ids
 from addon.surfaces.base import Incoming

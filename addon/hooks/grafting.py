@@ -40,7 +40,7 @@ from addon.hooks.routing import Route, Routing, UnknownSessions, session_config_
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import WholeAnswers, comes_whole, is_stream, pass_whole, receive_whole, send_instead
-from addon.kept_requests import Bodies
+from addon.monitoring.recent_requests import Bodies
 from addon.surfaces import Operation
 from addon.web import tasks
 from store.base import StoreUnavailable

@@ -15,7 +15,6 @@ from mitmproxy import ctx, exceptions, flowfilter, http
 from mitmproxy.addonmanager import Loader
 from pydantic import ValidationError
 
-from addon.exiting import exit_with_loop
 from addon.gateway.engine import UpstreamFactory
 from addon.hooks import mitmproxy_check
 from addon.hooks.draining import InFlight, drain
@@ -24,6 +23,7 @@ from addon.hooks.runtime import Runtime
 from addon.hooks.start_message import addresses, banner, ca_file, start_progress
 from addon.hooks.upstream_flows import UpstreamPool
 from addon.options import OPTIONS
+from addon.process import exit_with_loop
 from addon.settings import Settings, explain
 from addon.state_folder import write_file
 from addon.tools.attempts import abandoned_calls

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from addon import package_version
 from addon.config_file.reading import SessionEntry, apply_sessions
 from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.core.security.egress import PUBLIC_ONLY
 from addon.core.summaries import Summary
-from addon.descriptors import control_connections, raise_descriptor_limit
 from addon.gateway.downloads import Downloads
 from addon.gateway.engine import UpstreamFactory
 from addon.gateway.mount import gateway_routes, key_of
@@ -29,10 +29,11 @@ from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
 from addon.loop.sources import ProxySources, sources_of
 from addon.loop.tries import Tries
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
+from addon.monitoring.own_secrets import own_secrets
+from addon.monitoring.recent_requests import RecentRequests
 from addon.options import OPTIONS
-from addon.own_secrets import own_secrets
-from addon.recent_requests import RecentRequests
+from addon.process import control_connections, raise_descriptor_limit
 from addon.settings import Settings
 from addon.state_folder import (
     clear_address,
@@ -46,7 +47,6 @@ from addon.state_folder import (
 from addon.tools.http_connections import Egress
 from addon.tools.mcp_pins import Pins
 from addon.urls import redacted
-from addon.version import package_version
 from addon.web import tasks
 from addon.web.own_token import own_token
 from addon.web.server import Bounds, ControlServer, bind, url_of

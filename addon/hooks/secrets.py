@@ -12,7 +12,7 @@ from mitmproxy import ctx, http
 from addon.core.security.secrets import PARAMETERS, Redaction, is_secret_header, is_secret_name, masked, secrets_in
 from addon.core.security.untrusted import printable
 from addon.hooks.messages import body_of, set_body
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.settings import Settings
 
 REMOVED = "REMOVED"

@@ -14,7 +14,7 @@ from addon.core.history.outcomes import outcome_of
 from addon.core.summaries import arguments, problem, shortened
 from addon.graft.late_writes import MOST_BYTES, LateWrites
 from addon.graft.ledger_evidence import outcome_of_call
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import MAX_MESSAGE
 from store.base import AlreadyAnswered, Store, StoreError, StoreUnavailable, UnknownCall
 from store.models import Call, Status

@@ -22,7 +22,7 @@ from addon.core.framing.documents import Malformed, decode, objects
 from addon.core.framing.streams import BadEncoding, Decompress, TooLong, decompressor
 from addon.core.security.secrets import RedactedStream, credentials, secrets_in
 from addon.core.security.untrusted import cached_if_short
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.tools.http_connections import OWNER, ends_with_connection
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from addon.core.history.outcomes import redacted_parts
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import ToolError, error_text
 from addon.tools.outputs import ToolOutput, output_of
 

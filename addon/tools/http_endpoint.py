@@ -17,7 +17,7 @@ from addon.core.framing.documents import Malformed, decode
 from addon.core.framing.streams import BadEncoding, TooLong, decompressor
 from addon.core.history.outcomes import MEDIA_TYPE, BadPart, read_parts
 from addon.core.security.secrets import secrets_of_executor
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_connections import OWNER, Egress, EgressRefused, EgressTransport, OwnedConnections
 from addon.tools.outputs import Media, WithMedia, media_of_part

@@ -22,7 +22,7 @@ from addon.core.framing.documents import Malformed, decode
 from addon.core.security.secrets import secrets_of_environment, secrets_of_executor
 from addon.core.summaries import problem
 from addon.core.tools.tool_forms import BadTool, normalise
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import RunRules, ServerState, SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import outcomes_of, prefixed
 from addon.tools.mcp_config import Server, read_servers

@@ -22,8 +22,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from addon.core.framing.documents import Document
-from addon.metrics import Metrics
-from addon.recent_requests import RecentRequests
+from addon.monitoring.metrics import Metrics
+from addon.monitoring.recent_requests import RecentRequests
 from addon.settings import Settings
 from addon.tools.base import ServerState
 from addon.tools.mcp_pins import Pins

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from addon.cli.app import app
 from addon.control.app import create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.state_folder import write_address, write_file
 from addon.tools.mcp_pins import Pins

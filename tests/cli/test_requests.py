@@ -8,7 +8,7 @@ from addon.core.summaries import CallSummary, Summary
 from store.models import Toolset
 from tests.cli.conftest import Cli, Proxy
 from tests.cli.test_calls import watching
-from tests.test_kept_requests import URL, bodies
+from tests.monitoring.test_kept_requests import URL, bodies
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import httpx2
 
 from addon.cli.worker_client import Worker
 from addon.control.app import create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
 from store.models import Call, Step, Turn

@@ -8,7 +8,7 @@ import pytest
 
 from addon.console.mount import console_routes
 from addon.control.app import ControlApp, create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.web.access import Right
 from store.base import Store

@@ -9,7 +9,7 @@ from addon.control.app import ControlApp
 from addon.core.summaries import Summary
 from tests.console.test_pages import HOSTILE, part
 from tests.control.conftest import Capture
-from tests.test_kept_requests import bodies
+from tests.monitoring.test_kept_requests import bodies
 
 
 def keep(app: ControlApp, client: str = "hello", turn_id: str = "") -> str:

@@ -7,7 +7,7 @@ import pytest
 from starlette.routing import Route
 
 from addon.control.app import ControlApp
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import NotDurable, Store
 from store.models import Status
 

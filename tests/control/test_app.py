@@ -12,7 +12,7 @@ from fastapi import APIRouter
 
 from addon.control import routes
 from addon.control.app import ROUTERS, create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from store.backends import sqlite
 from store.base import NotDurable, OutcomeUnknown, Store, StoreUnavailable

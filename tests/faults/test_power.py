@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from addon.control.app import create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.state_folder import write_file
 from store import disk

@@ -8,7 +8,7 @@ from addon.core.framing.documents import Document, as_list, encode
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter
 from addon.graft.machine_shell import Capture, concerns, note_answer
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Incoming
 from store.base import Store

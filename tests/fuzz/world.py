@@ -13,7 +13,7 @@ from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.tries import Tries
 from addon.loop.upstream import Upstream
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.web.access import Right
 from store.factory import open_url

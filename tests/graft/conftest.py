@@ -14,7 +14,7 @@ from addon.graft.grafter import Grafter, never
 from addon.graft.machine_shell import Capture
 from addon.graft.owners import Hangup
 from addon.graft.session_config import SessionConfig
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Incoming, Operation, Target
 from store.base import Store

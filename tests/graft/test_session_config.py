@@ -9,7 +9,7 @@ from addon.core.framing.documents import encode
 from addon.graft import session_config
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Incoming
 from store.base import Store, StoreUnavailable

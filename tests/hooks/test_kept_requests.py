@@ -9,7 +9,7 @@ import pytest
 
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
 from addon.hooks.lifecycle import Lifecycle
-from addon.kept_requests import CleanRequest
+from addon.monitoring.recent_requests import CleanRequest
 from addon.surfaces import match_path
 from store.base import Store
 from store.models import Call

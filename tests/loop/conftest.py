@@ -16,7 +16,7 @@ from addon.loop import upstream
 from addon.loop.executors import Executors
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.base import Framing, Incoming, Operation, Target
 from addon.tools import attempts

@@ -14,7 +14,7 @@ import uvicorn
 from addon.cli.worker_client import Worker
 from addon.control.app import create_app
 from addon.core.framing.documents import Document
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.tools.base import RunRules, ToolSource
 from addon.tools.mcp_config import Server

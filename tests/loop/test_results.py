@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.own_secrets import OwnSecrets
+from addon.monitoring.own_secrets import OwnSecrets
 from addon.surfaces.base import Framing
 from addon.tools import Image, Media, attempts
 from addon.tools.base import ToolError

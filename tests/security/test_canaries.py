@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from tests.e2e.processes import until
 from tests.e2e.proxies import Proxy, Session, mcp_file, user
 from tests.faults.dialects import COMPLETIONS, GEMINI, INTERACTIONS

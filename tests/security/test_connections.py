@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from addon.control.app import create_app
-from addon.descriptors import control_connections, raise_descriptor_limit
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
+from addon.process import control_connections, raise_descriptor_limit
 from addon.settings import Settings
 from addon.web.server import BoundedProtocol, Bounds, ControlServer, bind
 from store.factory import open_url

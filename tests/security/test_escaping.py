@@ -13,7 +13,7 @@ from addon.cli import output
 from addon.core.security.untrusted import printable, printable_json
 from addon.hooks.secrets import Masking, _Masked, _Records
 from addon.loop.call_run import logger as calls_logger
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_servers import McpSource
 from tests.loop.conftest import until

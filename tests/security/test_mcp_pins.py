@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from addon.control.app import create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.state_folder import write_file
 from addon.tools.base import SourceError, ToolError

@@ -11,7 +11,7 @@ import typer
 from addon.cli.api import client_arguments
 from addon.cli.env import variables
 from addon.control.app import create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.state_folder import check_folder, lock_folder, write_address, write_file
 from addon.tools.mcp_pins import Pins

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from addon.control.app import ControlApp, create_app
 from addon.gateway.front_door import DoorRoute
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.web.own_token import own_token
 from addon.web.tokens import Tokens

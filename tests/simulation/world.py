@@ -13,7 +13,7 @@ from addon.core.history.keys import asker_of
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces import Framing, Operation, Target
 from addon.surfaces.base import Incoming

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from addon.control.app import ControlApp, create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.web.api import ApiDep, ExtraRoutes, answers, reply, routes_of
 from addon.web.problems import Problem, parse

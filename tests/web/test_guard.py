@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp, create_app
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
 

@@ -17,7 +17,7 @@ from addon.control.paging import PageQuery, RenderedPage
 from addon.core.framing.documents import Document, decode, encode
 from addon.core.history.outcomes import BadPart, read_parts, redacted_parts, size_of
 from addon.core.security.secrets import Redaction
-from addon.own_secrets import own_secrets
+from addon.monitoring.own_secrets import own_secrets
 from addon.web.access import Access, needs
 from addon.web.api import (
     ApiContext,

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from addon.control.views import event_data
-from addon.recent_requests import number_of
+from addon.monitoring.recent_requests import number_of
 from addon.web.access import needs
 from addon.web.api import ApiContext, ApiDep, answers, own_query, routes_of
 from addon.web.event_streams import KEEP_ALIVE, event_stream, sse

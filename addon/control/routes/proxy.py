@@ -5,9 +5,9 @@ import logging
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from addon import metrics
 from addon.control.views import Health
 from addon.core.framing.replies import PROXY_ENDING
+from addon.monitoring import metrics
 from addon.web.access import needs
 from addon.web.api import ApiDep, answers, reply, routes_of
 from addon.web.problems import Problem

@@ -16,8 +16,7 @@ from addon.control.differences import differences
 from addon.core.security.untrusted import printable, printable_json
 from addon.graft.grafter import GraftFailed
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
-from addon.kept_requests import SECRET, CleanRequest
-from addon.recent_requests import MOST
+from addon.monitoring.recent_requests import MOST, SECRET, CleanRequest
 from addon.surfaces import Operation, match_path
 from addon.web.access import needs
 from addon.web.api import ApiContext, ApiDep, answers, own_query, reply, routes_of

@@ -5,7 +5,7 @@ import pytest
 
 from addon.control.app import ControlApp
 from addon.control.routes import approvals
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import Store
 from store.models import Policy, Status
 from tests.control.conftest import TOKEN

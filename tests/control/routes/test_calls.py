@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import Store
 from tests.control.conftest import TOKEN
 

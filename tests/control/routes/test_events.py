@@ -11,7 +11,7 @@ import pytest
 from addon.control.app import ControlApp
 from addon.control.routes import events
 from addon.core.summaries import RoundSummary, Summary
-from addon.recent_requests import RecentRequests
+from addon.monitoring.recent_requests import RecentRequests
 from addon.web import event_streams
 from store.base import Store
 from store.models import Policy

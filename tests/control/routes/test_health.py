@@ -2,7 +2,7 @@ import httpx2
 import pytest
 
 from addon.control.app import ControlApp
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import Store, StoreUnavailable
 
 

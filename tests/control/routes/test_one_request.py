@@ -10,8 +10,8 @@ from addon.control.app import ControlApp
 from addon.core.summaries import Summary
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
-from addon.kept_requests import Bodies
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
+from addon.monitoring.recent_requests import Bodies
 from addon.surfaces import match_path
 from addon.surfaces.base import Incoming
 from store.base import Store

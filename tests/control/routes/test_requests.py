@@ -4,7 +4,7 @@ import httpx2
 
 from addon.control.app import ControlApp
 from addon.core.summaries import CallSummary, Summary
-from addon.recent_requests import RecentRequests
+from addon.monitoring.recent_requests import RecentRequests
 
 
 async def listed(client: httpx2.AsyncClient, **query: str) -> list[str]:

@@ -11,7 +11,7 @@ from addon.control.app import ControlApp
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.tries import Tries
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
 from store.models import Executor, Status, ToolRules, Toolset

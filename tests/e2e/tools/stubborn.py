@@ -7,10 +7,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from addon import exiting
+from addon import process
 from addon.loop import executors
 
-exiting.GRACE = 0.5  # tests wait for them
+process.GRACE = 0.5  # tests wait for them
 executors._GRACE = 0.5
 
 

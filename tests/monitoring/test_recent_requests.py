@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from addon.core.summaries import CallSummary, RoundSummary, Summary
-from addon.recent_requests import RecentRequests
+from addon.monitoring.recent_requests import RecentRequests
 
 
 def test_a_request_is_listed_while_it_runs_and_after() -> None:

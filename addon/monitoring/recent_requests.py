@@ -1,18 +1,174 @@
-"""The last requests to models, also running ones: the facts of their log lines, and the bodies of some. In memory only.
+"""The last requests to models, also running ones: the facts of their log lines, the bodies of some, and the usage of
+each session since the start. In memory only.
 
-A request's record is built only when it is read, from the live summary that the log line will also use.
+A request's record is built only when it is read, from the live summary that the log line will also use. At most
+`graft_keep_requests` bodies and MOST_BYTES are kept. Other modules get them without secrets.
 """
 
 import asyncio
 import secrets
 import time
-from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
-from addon.core.summaries import Summary, fields_of
-from addon.kept_requests import Bodies, CleanRequest, KeptRequests
-from addon.session_usage import SessionUsage
+from addon.core.history.keys import asker_digest
+from addon.core.security.secrets import is_secret_header, masked, secrets_in
+from addon.core.summaries import CALL_STATES, Summary, fields_of
+from addon.monitoring.own_secrets import own_secrets
+from addon.surfaces.base import Incoming
+
+_MOST_SESSIONS = 1000
+"""Limited because clients choose session names."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Counts of ended requests. `since`: Unix time from which on all are counted. `calls`: by the state of each call
+    when its request ended. `last_used_at`: Unix time of the last end, or None."""
+
+    since: float
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CALL_STATES, 0))
+    last_used_at: float | None = None
+
+    def count(self, summary: Summary, now: float) -> None:
+        self.requests += 1
+        self.failed += summary.has_failed
+        self.prompt_tokens += summary.prompt
+        self.output_tokens += summary.output
+        for call in summary.calls:
+            self.calls[call.state] += 1
+        self.last_used_at = now
+
+
+class SessionUsage:
+    """The usage by session. If there are more than `most` sessions, the last used are kept."""
+
+    def __init__(self, most: int = _MOST_SESSIONS) -> None:
+        self._most = most
+        self._since = time.time()
+        self._by_session: OrderedDict[str, Usage] = OrderedDict()
+
+    def count(self, summary: Summary) -> None:
+        summary.count_end()
+        now = time.time()
+        usage = self._by_session.get(summary.session)
+        if usage is None:
+            usage = self._by_session[summary.session] = Usage(self._since)
+            if len(self._by_session) > self._most:
+                self._by_session.popitem(last=False)
+                self._since = now  # a session that is no longer known may have been used before
+        usage.count(summary, now)
+        self._by_session.move_to_end(summary.session)
+
+    def of(self, session: str) -> Usage:
+        return self._by_session.get(session) or Usage(self._since)
+
+
+MOST_BYTES = 64 * 1024 * 1024
+
+_PER_REQUEST = 1024
+"""The approximate memory use of a request in bytes, besides its bodies."""
+
+_CONNECTION_HEADERS = frozenset(
+    (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding", b"proxy-authorization")
+)
+"""Headers that describe the connection, not the request."""
+
+SECRET = "REMOVED"
+"""Replaces the value of a secret header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """A request with its secrets, and the body that went upstream (`sent`). Other modules get a `CleanRequest`."""
+
+    incoming: Incoming
+    sent: bytes
+
+    @property
+    def size(self) -> int:
+        """The approximate memory use in bytes."""
+        client = self.incoming.body
+        return _PER_REQUEST + len(client) + (0 if self.sent is client else len(self.sent))
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRequest:
+    """A request without secrets. `client`: the client's body, or what a front door made of it (`at_door`). `sent`: the
+    body that went upstream. `headers`: only those of the request, not of the connection; SECRET replaces secret values.
+    `asker`: the digest of who asked."""
+
+    session: str
+    method: str
+    url: str
+    headers: Sequence[tuple[str, str]]
+    client: bytes
+    sent: bytes
+    asker: bytes
+    at_door: bool
+    turn_ids: Mapping[int, str]
+
+    @classmethod
+    def of(cls, session: str, bodies: Bodies, secret: bytes) -> Self:
+        """`secret`: the store's."""
+        incoming = bodies.incoming
+        fields = tuple(incoming.fields)
+        redaction = own_secrets.combined_with(secrets_in(incoming.url, fields))
+        headers = [
+            (name.decode("latin-1"), SECRET if is_secret_header(name) else redaction.text(masked(_text(value), SECRET)))
+            for name, value in fields
+            if name.lower() not in _CONNECTION_HEADERS and not name.startswith(b":")
+        ]
+        client = redaction.data(incoming.body)
+        return cls(
+            session,
+            incoming.method,
+            redaction.text(masked(incoming.url, SECRET)),
+            headers,
+            client,
+            client if bodies.sent is incoming.body else redaction.data(bodies.sent),
+            asker_digest(secret, incoming.asker),
+            incoming.at_door,
+            incoming.turn_ids,
+        )
+
+
+class KeptRequests:
+    """Bodies by request id, oldest first. `most`: the limit of their number."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = 0
+        self._kept: OrderedDict[str, Bodies] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._kept
+
+    def put(self, request_id: str, bodies: Bodies) -> None:
+        self._kept[request_id] = bodies
+        self.size += bodies.size
+        self.shrink()
+
+    def get(self, request_id: str) -> Bodies | None:
+        return self._kept.get(request_id)
+
+    def shrink(self) -> None:
+        while self._kept and (len(self._kept) > self.most or self.size > MOST_BYTES):
+            self.size -= self._kept.popitem(last=False)[1].size
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
 
 MOST = 100
 """The most ended requests that are kept."""

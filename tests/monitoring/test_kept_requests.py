@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from addon import kept_requests
 from addon.core.history.keys import asker_digest
 from addon.core.security.secrets import Fields
 from addon.core.summaries import Summary
-from addon.kept_requests import Bodies, KeptRequests
-from addon.own_secrets import own_secrets
-from addon.recent_requests import RecentRequests
+from addon.monitoring import recent_requests
+from addon.monitoring.own_secrets import own_secrets
+from addon.monitoring.recent_requests import Bodies, KeptRequests, RecentRequests
 from addon.surfaces import match_path
 from addon.surfaces.base import Incoming
 
@@ -36,7 +35,7 @@ def test_the_oldest_go_first_by_number_and_by_size(monkeypatch: pytest.MonkeyPat
     for number in range(5):
         kept.put(f"r{number}", bodies())
     assert [f"r{number}" in kept for number in range(5)] == [False, False, True, True, True]
-    monkeypatch.setattr(kept_requests, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(recent_requests, "MOST_BYTES", 10_000)
     kept.put("large", bodies(b"x" * 4000, b"y" * 4000))
     assert (len(kept), "large" in kept) == (1, True)
     assert kept.size == bodies(b"x" * 4000, b"y" * 4000).size <= 10_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from addon import exiting
+from addon import process
 
 
 class Exited(BaseException):
@@ -21,7 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Exited
 
     monkeypatch.setattr(os, "_exit", exits)
-    monkeypatch.setattr(exiting, "GRACE", 0.0)
+    monkeypatch.setattr(process, "GRACE", 0.0)
 
 
 def closed_loop() -> asyncio.AbstractEventLoop:
@@ -35,13 +35,13 @@ def test_a_loop_that_does_not_close_ends_the_process_and_what_keeps_it_is_named(
 ) -> None:
     loop = asyncio.new_event_loop()
     with pytest.raises(Exited):
-        exiting._end(loop, lambda: ["swallow"])
+        process._end(loop, lambda: ["swallow"])
     loop.close()
     assert "toolgraft: ending the process although something still runs: swallow" in capfd.readouterr().err
 
 
 def test_a_program_that_goes_on_without_the_loop_is_let_be() -> None:
-    exiting._end(closed_loop(), list)
+    process._end(closed_loop(), list)
 
 
 @pytest.mark.parametrize("where", ["executors", "threads"])
@@ -54,7 +54,7 @@ def test_threads_that_the_interpreter_waits_for_at_its_end_are_not_waited_for(
         monkeypatch.setattr(threading.main_thread(), "is_alive", lambda: False)
     monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])  # those of other tests' files aside
     with pytest.raises(Exited):
-        exiting._end(closed_loop(), list)
+        process._end(closed_loop(), list)
     assert "threads of a tool" in capfd.readouterr().err
 
 
@@ -66,10 +66,10 @@ def test_the_time_begins_when_the_loop_cancels_what_runs_in_it(monkeypatch: pyte
         loops.append(loop)
         began.set()
 
-    monkeypatch.setattr(exiting, "_end", end)
+    monkeypatch.setattr(process, "_end", end)
 
     async def main() -> asyncio.AbstractEventLoop:
-        exiting.exit_with_loop(list)
+        process.exit_with_loop(list)
         await asyncio.sleep(0)
         assert not began.is_set()
         return asyncio.get_running_loop()

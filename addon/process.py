@@ -1,5 +1,8 @@
-"""Ends the process even if its tools hang: Python waits forever for tasks that ignore their cancellation, and for
-threads that never return."""
+"""Prepares the process for many connections, and ends it even if its tools hang.
+
+Without file descriptors, no connection can be accepted or made. Python waits forever for tasks that ignore their
+cancellation, and for threads that never return.
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +10,31 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+
+_TARGET = 65_536
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of descriptors as far as possible. Returns the number available."""
+    try:
+        import resource
+    except ImportError:
+        return _TARGET
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = _TARGET if hard == resource.RLIM_INFINITY else min(hard, _TARGET)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return _TARGET if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    except (ValueError, OSError):
+        return soft
+    return target
+
+
+def control_connections(most: int, descriptors: int) -> int:
+    """The most connections for the control API: `graft_max_connections`, or an eighth of few descriptors."""
+    return min(most, max(descriptors // 8, 4))
+
 
 GRACE = 3.0  # seconds for cancelled tasks to end, and then the same for threads
 

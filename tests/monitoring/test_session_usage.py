@@ -3,7 +3,7 @@
 import time
 
 from addon.core.summaries import CallSummary, Summary
-from addon.session_usage import SessionUsage, Usage
+from addon.monitoring.recent_requests import SessionUsage, Usage
 
 
 def usage_bytes(prompt: int, output: int) -> bytes:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from addon import own_secrets
-from addon.own_secrets import OwnSecrets
+from addon.monitoring import own_secrets
+from addon.monitoring.own_secrets import OwnSecrets
 
 
 @pytest.fixture(autouse=True)

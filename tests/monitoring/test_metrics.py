@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from addon.metrics import Metrics
+from addon.monitoring.metrics import Metrics
 from store.base import Traffic
 
 

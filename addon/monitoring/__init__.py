@@ -1,0 +1,1 @@
+"""What the proxy keeps and shows about itself, in memory, without secrets."""
