@@ -19,6 +19,8 @@ _REMEMBERED_JOINS = 64
 
 
 class Parts:
+    """The parts of a Content. Consecutive plain texts become one part, and are joined when read."""
+
     def __init__(self) -> None:
         self._parts: list[Document] = []
         self._texts: list[str] = []  # the pieces of the last part, if it is plain text

@@ -1,4 +1,4 @@
-"""Names of Gemini models, and aliases for them. Pure."""
+"""Names of Gemini models, aliases for them, and the versions in them. Pure."""
 
 import re
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from addon.core.dialects.responses.answer import Translator, events_of
 from addon.core.dialects.responses.conversations import read_compaction, stored_items
-from addon.core.dialects.responses.history import shortened, too_long
+from addon.core.dialects.responses.history import too_long, truncated
 from addon.core.dialects.responses.options import conversation_tools
 from addon.core.dialects.responses.request import ResponsesRequest, read_leniently, read_request
 from addon.core.framing.documents import Document
@@ -195,7 +195,7 @@ class ResponseTurns:
                     return
             except TurnFailed as error:
                 fitting = too_long(error.message) if left and not accepted else None
-                shorter = None if fitting is None else shortened(contents, fitting)
+                shorter = None if fitting is None else truncated(contents, fitting)
                 if shorter is None:
                     raise
             gone = contents[: len(contents) - len(shorter)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from addon.core.framing.documents import Document, replace_invalid_text
-from addon.core.history.outcomes import MEDIA_TYPE, decoded, reference
+from addon.core.history.outcomes import MEDIA_TYPE, from_base64, reference
 from addon.tools.base import ToolError
 
 _MAGIC = (
@@ -69,7 +69,7 @@ def type_by_content(data: bytes) -> str | None:
 
 def media_of(data: str, mime_type: str | None) -> Media | None:
     """Media from base64; None: not media. Without a type, the bytes determine it."""
-    if not (content := decoded(data)):
+    if not (content := from_base64(data)):
         return None
     try:
         return Media(content, mime_type or type_by_content(content[:16]) or "application/octet-stream")

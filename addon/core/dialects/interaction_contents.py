@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from addon.core.framing.documents import Document, Malformed, as_list, decode, encode, get, objects, parts_of
-from addon.core.history.outcomes import decoded, media_type, reference, response_of
+from addon.core.history.outcomes import from_base64, media_type, reference, response_of
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 
 MEDIA = frozenset({"image", "audio", "video", "document"})
@@ -204,7 +204,7 @@ def _result(answer: Document) -> Document:
 
 def _file_content(part: Document) -> Document:
     """A part of a result as a content. Plain text becomes text; documents have other types."""
-    if media_type(part) == "text/plain" and (data := decoded(str(part["inlineData"]["data"]))) is not None:
+    if media_type(part) == "text/plain" and (data := from_base64(str(part["inlineData"]["data"]))) is not None:
         return {"type": "text", "text": data.decode("utf-8", "replace")}
     return _content(part)
 

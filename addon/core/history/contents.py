@@ -2,7 +2,7 @@
 
 Inline data is images, sounds and documents. With digests in its place, later readers never scan it. Clients send the
 data of an answer back in either alphabet of base64, with or without padding, with or without escaped slashes, and
-`identity` is the same for all of these. Each client sends its own data in one form.
+`data_identity` is the same for all of these. Each client sends its own data in one form.
 """
 
 import re
@@ -16,7 +16,7 @@ import xxhash
 from addon.core.framing.documents import Malformed, as_list
 
 _WINDOW = 2**15
-LONG = 2 * _WINDOW
+LONG_DATA = 2 * _WINDOW
 """Data of this size in bytes is always replaced, because it contains a whole window without a quote."""
 
 _DIGESTED = _WINDOW // 2
@@ -30,7 +30,7 @@ _MOST_BEFORE = 1024
 _BACKSLASH = 0x5C
 
 
-class Short(NamedTuple):
+class ShortBody(NamedTuple):
     """`data`: the body with digests instead of long data. `ends`: where the digests end in `data`. `shifts`: the
     offsets of the bytes after each digest; the first is that of the bytes before all digests."""
 
@@ -43,9 +43,9 @@ class Short(NamedTuple):
         return at + self.shifts[bisect_right(self.ends, at)]
 
 
-def shortened(body: bytes, shift: int = 0, *, is_answer: bool = False) -> Short:
-    """The body without long inline data. `shift`: added to all positions. `is_answer`: use the digests of `identity`,
-    which takes longer; otherwise the digests depend on the form of the base64."""
+def without_inline_data(body: bytes, shift: int = 0, *, is_answer: bool = False) -> ShortBody:
+    """The body without long inline data. `shift`: added to all positions. `is_answer`: use the digests of
+    `data_identity`, which takes longer; otherwise the digests depend on the form of the base64."""
     pieces: list[bytes] = []
     ends, shifts = list[int](), [shift]
     done = at = 0  # the end of the last replaced data; the start of the window
@@ -56,13 +56,13 @@ def shortened(body: bytes, shift: int = 0, *, is_answer: bool = False) -> Short:
         start, at = body.rfind(b'"', done, at), body.find(b'"', stop)
         if at < 0:
             break
-        if at - start > LONG and _is_data(body, start, at):
-            found = identity(body[start : at + 1]) if is_answer else _digest(memoryview(body)[start:at])
+        if at - start > LONG_DATA and _is_data(body, start, at):
+            found = data_identity(body[start : at + 1]) if is_answer else _digest(memoryview(body)[start:at])
             pieces += [body[done:start], found]
             shifts.append(shifts[-1] + at - start - len(found))
             ends.append(at - shifts[-1] + shift)
             done = at
-    return Short(b"".join([*pieces, body[done:]]) if pieces else body, ends, shifts)
+    return ShortBody(b"".join([*pieces, body[done:]]) if pieces else body, ends, shifts)
 
 
 def _is_data(body: bytes, start: int, end: int) -> bool:
@@ -71,7 +71,7 @@ def _is_data(body: bytes, start: int, end: int) -> bool:
     return before is not None and body[end - 1] != _BACKSLASH
 
 
-def identity(data: bytes) -> bytes:
+def data_identity(data: bytes) -> bytes:
     """The identity of inline data: its base64 in the usual alphabet without padding or, if that is long, its digest.
     `data`: a JSON string. The identity has no closing quote."""
     for sign, other, usual in ((b"\\", b"\\/", b"/"), (b"-", b"-", b"+"), (b"_", b"_", b"/")):

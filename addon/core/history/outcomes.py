@@ -38,7 +38,7 @@ def _standard(part: Document) -> Document | None:
     data = get(blob, "data") if isinstance(blob, dict) else None
     if not isinstance(data, str) or not (kind := media_type(part)):
         return None
-    if (content := decoded(data)) is None:
+    if (content := from_base64(data)) is None:
         return None
     return {"inlineData": {"mimeType": kind, "data": base64.b64encode(content).decode()}}
 
@@ -103,13 +103,13 @@ def _read_part(part: Any, at: str) -> Document:
         raise BadPart(f"{at}.{str(others[0])[:64]}", "is unknown; mimeType and data are needed")
     if not isinstance(kind, str) or not MEDIA_TYPE.fullmatch(kind.lower()):
         raise BadPart(f"{at}.mimeType", "must be a media type, such as image/png")
-    content = decoded(data) if isinstance(data, str) else None
+    content = from_base64(data) if isinstance(data, str) else None
     if not content:
         raise BadPart(f"{at}.data", "must be base64 of at least one byte")
     return {"inlineData": {"mimeType": kind.lower(), "data": base64.b64encode(content).decode()}}
 
 
-def decoded(data: str) -> bytes | None:
+def from_base64(data: str) -> bytes | None:
     """The bytes of base64 in either alphabet, with or without padding; None if it is not base64."""
     plain = data.replace("-", "+").replace("_", "/").rstrip("=")
     try:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import xxhash
 
 from addon.core.framing.documents import Malformed, Member, elements, members
-from addon.core.history.contents import Content, Span, TextContent, contents_at, shortened
+from addon.core.history.contents import Content, Span, TextContent, contents_at, without_inline_data
 from addon.core.history.turns import History
 
 _LAST = 64
@@ -103,10 +103,10 @@ def parse(body: bytes, path: Sequence[str] = (), known: Prefix | None = None) ->
     After a known prefix, only the new bytes are read. They continue the `contents` array after an element, so an
     artificial opening before them makes them a separate document."""
     if known is None:
-        short = shortened(body)
+        short = without_inline_data(body)
     else:
         opening = b"".join(b'{"%b":' % name.encode() for name in path) + b'{"contents":[{"parts":[]}'
-        short = shortened(opening + body[known.end :], known.end - len(opening))
+        short = without_inline_data(opening + body[known.end :], known.end - len(opening))
     data, place = short.data, short.place
     start, end, outer_names = _descend(data, path, known.outer_names if known else ())
     found = members(data, start, end)

@@ -14,7 +14,16 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, Malformed, all_utf8_of, decode, parts_of, trimmed
-from addon.core.history.contents import LONG, UNREAD, Content, Part, Span, TextContent, content_at, shortened
+from addon.core.history.contents import (
+    LONG_DATA,
+    UNREAD,
+    Content,
+    Part,
+    Span,
+    TextContent,
+    content_at,
+    without_inline_data,
+)
 from addon.core.history.placeholder import may_hold_id
 from addon.core.history.visible import count_words, visible_form
 
@@ -107,7 +116,7 @@ class HistoryTurn(msgspec.Struct, eq=False, gc=False):
         """The number of different words in the turn, as counted by `count_words`, which stops early."""
         if self._word_count < 0:
             try:
-                contents = [decode(shortened(body[start:end]).data) for start, end in self.spans]
+                contents = [decode(without_inline_data(body[start:end]).data) for start, end in self.spans]
                 self._word_count = count_words(part for content in contents for part in parts_of(content))
             except Malformed:
                 self._word_count = 0
@@ -201,7 +210,7 @@ class History:
                     chain = turn.chain
                     continue
                 if utf8 is None or turn.only_text is _NO_TEXT:
-                    may_hold_data = turn.side == "model" and turn.end - turn.start > LONG
+                    may_hold_data = turn.side == "model" and turn.end - turn.start > LONG_DATA
                     utf8, digest = _hash_run(body, turn.side, turn.spans, None if may_hold_data else turn.parts)
                     turn.parts = None
                 else:
@@ -244,7 +253,7 @@ def _hash_run(body: bytes, side: Side, spans: Sequence[Span], parts: list[Part] 
     """The text and the digest of a run. `parts`: its parts, if known. An undecodable run is hashed by its bytes."""
     try:
         if parts is None:
-            pieces = [shortened(body[start:end], is_answer=side == "model").data for start, end in spans]
+            pieces = [without_inline_data(body[start:end], is_answer=side == "model").data for start, end in spans]
             parts = [part for piece in pieces for part in content_at(piece).each()]
         return visible_form(parts)
     except (*UNREAD, Malformed):

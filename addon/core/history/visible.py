@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 
 from addon.core.framing.documents import Document, all_utf8_of, camel, decode, encode, get, objects, trimmed, utf8_of
-from addon.core.history.contents import Part, identity, shortened
+from addon.core.history.contents import Part, data_identity, without_inline_data
 
 _NULL = msgspec.Raw(b"null")
 _TRUE = msgspec.Raw(b"true")
@@ -23,7 +23,7 @@ _raw_parts = msgspec.json.Decoder(list[Part])
 
 def visible_digest(parts: Iterable[Document]) -> bytes:
     """The digest that `turns.History.identify` computes for a turn of these (decoded) parts."""
-    return visible_form(_raw_parts.decode(shortened(encode(list(parts)), is_answer=True).data))[1]
+    return visible_form(_raw_parts.decode(without_inline_data(encode(list(parts)), is_answer=True).data))[1]
 
 
 PREFIXES = 64
@@ -50,7 +50,7 @@ def prefix_digests(parts: Sequence[Part]) -> list[bytes]:
 
 def prefix_digests_of(parts: Iterable[Document]) -> list[bytes]:
     """`prefix_digests` of decoded parts."""
-    return prefix_digests(_raw_parts.decode(shortened(encode(list(parts)), is_answer=True).data))
+    return prefix_digests(_raw_parts.decode(without_inline_data(encode(list(parts)), is_answer=True).data))
 
 
 _EXACT, _LARGEST = 2**53, 2**1000
@@ -145,7 +145,7 @@ def _blob(raw: msgspec.Raw) -> list[bytes]:
         blob = {camel(key): bytes(value) for key, value in _raw_object.decode(sent).items()}
     except msgspec.ValidationError:
         return [sent]
-    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), identity(blob.get("data", b""))]
+    return [blob.get("mimeType", b"").replace(b"\\/", b"/"), data_identity(blob.get("data", b""))]
 
 
 def canonical(value: Any, *, named: bool = True) -> Any:

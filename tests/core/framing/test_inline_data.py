@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from addon.core.history.contents import LONG, identity, shortened
+from addon.core.history.contents import LONG_DATA, data_identity, without_inline_data
 
-DATA = "ab+/" * (LONG // 4)
+DATA = "ab+/" * (LONG_DATA // 4)
 PNG = {"mimeType": "image/png", "data": DATA}
 
 
@@ -21,13 +21,13 @@ PNG = {"mimeType": "image/png", "data": DATA}
     ],
 )
 @pytest.mark.parametrize("separators", [(",", ":"), (" , ", "\n: ")])
-@pytest.mark.parametrize("before", [0, 1, LONG // 2 - 60, LONG])
+@pytest.mark.parametrize("before", [0, 1, LONG_DATA // 2 - 60, LONG_DATA])
 def test_long_data_is_taken_out_and_places_are_known(part: Any, separators: tuple[str, str], before: int) -> None:
     texts = [{"text": "start" + "." * before}, part, {"text": "middle"}, part, {"text": "end"}]
     body = json.dumps(texts, separators=separators).replace("image/", "image\\/").encode()
-    short = shortened(body, 7)
+    short = without_inline_data(body, 7)
     assert len(short.data) < before + 1000
-    assert short.data.decode().count(json.loads(identity(f'"{DATA}"'.encode()) + b'"')) == 2
+    assert short.data.decode().count(json.loads(data_identity(f'"{DATA}"'.encode()) + b'"')) == 2
     for word in ("start", "middle", "end"):
         assert short.place(short.data.index(word.encode())) == body.index(word.encode()) + 7
     assert short.place(len(short.data)) == len(body) + 7
@@ -48,18 +48,18 @@ def test_long_data_is_taken_out_and_places_are_known(part: Any, separators: tupl
 )
 def test_anything_else_stays(value: Any) -> None:
     body = json.dumps([value, {"text": "end"}], separators=(",", ":")).encode()
-    assert shortened(body).data is body
+    assert without_inline_data(body).data is body
 
 
-@pytest.mark.parametrize("body", [b"", b" " * LONG * 2, b'{"inlineData":{"data":"' + DATA.encode()])
+@pytest.mark.parametrize("body", [b"", b" " * LONG_DATA * 2, b'{"inlineData":{"data":"' + DATA.encode()])
 def test_what_is_no_json_stays(body: bytes) -> None:
-    assert shortened(body).data is body
+    assert without_inline_data(body).data is body
 
 
-@pytest.mark.parametrize("size", [8, LONG // 4, LONG])
+@pytest.mark.parametrize("size", [8, LONG_DATA // 4, LONG_DATA])
 def test_data_has_one_identity(size: int) -> None:
     data = DATA[: size - 1] + "x"
-    known = identity(f'"{data}"'.encode())
+    known = data_identity(f'"{data}"'.encode())
     for same in (data.translate(str.maketrans("+/", "-_")), data.replace("/", "\\/"), data + "==", data + "="):
-        assert identity(f'"{same}"'.encode()) == known
-    assert identity(f'"{data[:-1]}y"'.encode()) != known
+        assert data_identity(f'"{same}"'.encode()) == known
+    assert data_identity(f'"{data[:-1]}y"'.encode()) != known

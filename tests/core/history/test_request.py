@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.documents import Malformed, encode
-from addon.core.history.contents import LONG
+from addon.core.history.contents import LONG_DATA
 from addon.core.history.request import Request, assemble, parse
 
 TEXTS = st.sampled_from(["hi", "ü\n", 'quote " and }]', "x" * 40, 5, None, ["x"], '"}]},{"'])
-SIZES = (1, LONG // 4 - 9, LONG // 4, LONG)
+SIZES = (1, LONG_DATA // 4 - 9, LONG_DATA // 4, LONG_DATA)
 IMAGES = st.sampled_from([{"inlineData": {"mimeType": "image/png", "data": "ab+/" * size}} for size in SIZES])
 CONTENTS = st.lists(
     st.builds(

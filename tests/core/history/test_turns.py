@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addon.core.framing.documents import Document, Malformed, decode, encode, replace_invalid_text
-from addon.core.history.contents import LONG
+from addon.core.history.contents import LONG_DATA
 from addon.core.history.request import parse
 from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, chain_key
 from addon.core.history.visible import canonical, count_words, visible_digest
@@ -198,7 +198,7 @@ def test_the_digest_of_inline_data_is_that_of_its_base64(data: str, padding: str
     assert turn.digest == xxhash.xxh3_128_digest(b"inlineData" + identity + b"text")
 
 
-@pytest.mark.parametrize("size", [8, LONG, 2 * LONG])
+@pytest.mark.parametrize("size", [8, LONG_DATA, 2 * LONG_DATA])
 def test_a_long_image_of_an_answer_is_known_however_the_client_sends_it_back(size: int) -> None:
     data = ("a+/b" * size)[: size - 2]
     visible: list[Document] = [{"text": "a"}, {"inlineData": {"mimeType": "image/png", "data": data + "=="}}]

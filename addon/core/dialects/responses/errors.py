@@ -1,10 +1,11 @@
-"""Errors in OpenAI's form, the checks that raise them, and the removal of unsupported members. Pure.
+"""Errors in OpenAI's form, and the checks that raise them. Pure.
 
-Values are decoded JSON. `at`: the position of a value in the request, such as `input[2].content[0].image_url`."""
+Values are decoded JSON. `at`: the position of a value in the request, such as `input[2].content[0].image_url`. The
+published clients choose their exception by the HTTP status.
+"""
 
 import json
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from addon.core.framing.documents import Document
@@ -172,56 +173,3 @@ def _error(source: Document | list[Any]) -> Document:
 def _details(error: Document) -> Iterator[Document]:
     details = error.get("details")
     return (detail for detail in (details if isinstance(details, list) else ()) if isinstance(detail, dict))
-
-
-type Path = tuple[str | int, ...]
-"""The keys and indices that lead to a member."""
-
-_STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
-
-
-def path_of(position: str) -> Path:
-    """`tools[1].strict` as a path."""
-    return tuple(int(index) if index else key for index, key in _STEP.findall(position))
-
-
-def name_of(path: Path) -> str:
-    """A path as a position."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-
-
-def has(value: Any, path: Path) -> bool:
-    """Whether the path leads to a member."""
-    for step in path:
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
-            return False
-    return bool(path)
-
-
-def without(value: Any, path: Path) -> Any:
-    """The value without the member at this path."""
-    step, *rest = path
-    if rest:
-        inner = without(value[step], tuple(rest))
-        if isinstance(value, dict):
-            return {**value, step: inner}
-        return [*value[:step], inner, *value[int(step) + 1 :]]
-    if isinstance(value, dict):
-        return {key: member for key, member in value.items() if key != step}
-    return [*value[:step], *value[int(step) + 1 :]]
-
-
-def original(path: Path, before: Sequence[Path]) -> Path:
-    """The path in the request before the members at `before` were removed. They are in list order."""
-    found: list[str | int] = []
-    for step in path:
-        if isinstance(step, int):
-            for one in before:
-                if len(one) == len(found) + 1 and list(one[:-1]) == found and int(one[-1]) <= step:
-                    step += 1
-        found.append(step)
-    return tuple(found)

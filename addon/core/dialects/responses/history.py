@@ -265,9 +265,9 @@ def too_long(message: str) -> float | None:
     return most / given if given > most else None
 
 
-def shortened(contents: Sequence[Document], part: float) -> list[Document] | None:
-    """The last turns, with at most this share of the bytes, or from the user's last message on if that is more. None if
-    nothing can be left out: a history must begin with a message of the user."""
+def truncated(contents: Sequence[Document], part: float) -> list[Document] | None:
+    """For `truncation: auto`: the last turns, with at most this share of the bytes, or from the user's last message on
+    if that is more. None if nothing can be left out: a history must begin with a message of the user."""
     starts = [at for at, content in enumerate(contents) if at and _is_message(content)]
     sizes = [len(encode(content)) for content in contents]
     most = sum(sizes) * part * _MARGIN

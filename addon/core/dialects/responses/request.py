@@ -4,29 +4,24 @@
 fields are refused, never ignored. Pure: the body is never changed.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from addon.core.dialects.responses import history, options
 from addon.core.dialects.responses.errors import (
-    Path,
     Unsupported,
     bad,
     body_object,
     boolean,
     count,
     fields,
-    has,
-    name_of,
     one_of,
-    original,
-    path_of,
     quoted,
     required,
     string,
     unsupported,
-    without,
 )
 from addon.core.dialects.responses.items import (
     CallOutput,
@@ -57,6 +52,10 @@ _SAMPLING = {"temperature": 1.0, "top_p": 0.95, "presence_penalty": 0.0, "freque
 """Gemini's defaults for settings that a request leaves out."""
 _MAX_ID = 256
 _MOST_LEFT_OUT = 64
+_STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
+
+type _Path = tuple[str | int, ...]
+"""The keys and indices that lead to a member."""
 
 
 @dataclass(frozen=True)
@@ -190,16 +189,16 @@ def read_request(body: object, unseal: Unseal = nothing_sealed) -> ResponsesRequ
 
 def read_leniently(body: object, unseal: Unseal = nothing_sealed) -> tuple[ResponsesRequest, list[str]]:
     """The request without its unsupported members, and their positions. Raises Invalid for other errors."""
-    left_out: list[Path] = []
+    left_out: list[_Path] = []
     while True:
         try:
-            return read_request(body, unseal), [name_of(path) for path in left_out]
+            return read_request(body, unseal), [_position_of(path) for path in left_out]
         except Unsupported as error:
-            path = path_of(error.member)
-            if len(left_out) == _MOST_LEFT_OUT or not has(body, path):
+            path = _path_of(error.member)
+            if len(left_out) == _MOST_LEFT_OUT or not _has_member(body, path):
                 raise
-            body = without(body, path)
-            left_out.append(original(path, left_out))
+            body = _without_member(body, path)
+            left_out.append(_original_path(path, left_out))
 
 
 def _named(value: object, at: str) -> str:
@@ -247,3 +246,50 @@ def _echo(given: Document, conversation: str | None) -> Document:
         "user": given.get("user"),
         **{name: given.get(name, default) for name, default in _SAMPLING.items()},
     }
+
+
+def _path_of(position: str) -> _Path:
+    """`tools[1].strict` as a path."""
+    return tuple(int(index) if index else key for index, key in _STEP.findall(position))
+
+
+def _position_of(path: _Path) -> str:
+    """A path as a position."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def _has_member(value: Any, path: _Path) -> bool:
+    """Whether the path leads to a member."""
+    for step in path:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            return False
+    return bool(path)
+
+
+def _without_member(value: Any, path: _Path) -> Any:
+    """The value without the member at this path."""
+    step, *rest = path
+    if rest:
+        inner = _without_member(value[step], tuple(rest))
+        if isinstance(value, dict):
+            return {**value, step: inner}
+        return [*value[:step], inner, *value[int(step) + 1 :]]
+    if isinstance(value, dict):
+        return {key: member for key, member in value.items() if key != step}
+    return [*value[:step], *value[int(step) + 1 :]]
+
+
+def _original_path(path: _Path, before: Sequence[_Path]) -> _Path:
+    """The path in the request before the members at `before` were removed. They are in list order."""
+    found: list[str | int] = []
+    for step in path:
+        if isinstance(step, int):
+            for one in before:
+                if len(one) == len(found) + 1 and list(one[:-1]) == found and int(one[-1]) <= step:
+                    step += 1
+        found.append(step)
+    return tuple(found)

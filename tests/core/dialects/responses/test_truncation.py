@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects.responses.history import shortened, too_long
+from addon.core.dialects.responses.history import too_long, truncated
 from tests.contents import model, user
 
 SAYS = "The input token count ({}) exceeds the maximum number of tokens allowed ({})."
@@ -30,7 +30,7 @@ def test_the_message_says_how_much_fits(message: str, part: float | None) -> Non
     ("part", "left"), [(1.0, HISTORY[4:]), (0.5, HISTORY[4:]), (0.3, HISTORY[6:]), (0, HISTORY[6:])]
 )
 def test_the_last_turns_are_left_and_begin_with_a_message(part: float, left: Any) -> None:
-    assert shortened(HISTORY, part) == left
+    assert truncated(HISTORY, part) == left
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_the_last_turns_are_left_and_begin_with_a_message(part: float, left: Any
     [[], [user("one")], [user("one"), model(CALL), user(RESULT)], [user("one"), model(CALL), user(RESULT, "x")]],
 )
 def test_one_turn_cannot_be_shorter(contents: Any) -> None:
-    assert shortened(contents, 0.1) is None
+    assert truncated(contents, 0.1) is None
