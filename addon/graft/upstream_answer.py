@@ -13,7 +13,7 @@ import msgspec
 
 from addon.core.answer import AnswerRewriter, Candidate
 from addon.core.arguments import Limits
-from addon.core.dialects.interaction_contents import marked_id
+from addon.core.dialects.interaction_requests import marked_id
 from addon.core.framing.documents import (
     Document,
     Malformed,

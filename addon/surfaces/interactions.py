@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from addon.core.dialects import interaction_contents as own
+from addon.core.dialects import interaction_requests as own
 from addon.core.dialects.interaction_answers import (
     DONE,
     InteractionStream,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from addon.core.answer import Candidate, CapturedCall
-from addon.core.dialects.interaction_contents import kept_history, mark_part
+from addon.core.dialects.interaction_requests import kept_history, mark_part
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot

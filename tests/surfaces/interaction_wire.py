@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from addon.core.dialects import interaction_contents as own
+from addon.core.dialects import interaction_requests as own
 from addon.core.framing.documents import encode
 from addon.core.framing.streams import SseEvent
 from addon.surfaces import Framing, Operation, Target

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects import interaction_contents as own
+from addon.core.dialects import interaction_requests as own
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.streams import SseDecoder, SseEvent
 from addon.surfaces.interactions import InteractionsWire

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addon.core.dialects import interaction_contents as own
+from addon.core.dialects import interaction_requests as own
 from addon.core.framing.documents import Malformed, decode, encode
 from addon.core.framing.streams import SseEvent
 from addon.core.history.request import Piece

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from addon.core.answer import CONTINUATION
-from addon.core.dialects import interaction_contents as own
+from addon.core.dialects import interaction_requests as own
 from addon.core.framing.documents import Document, Malformed, decode, encode, objects, parts_of
 from addon.core.framing.streams import ArrayItem, SseEvent
 

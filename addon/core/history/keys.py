@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import unquote
 
-from addon.core.dialects.interaction_contents import marked_id
+from addon.core.dialects.interaction_requests import marked_id
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import decoded_signature
 from addon.core.history.rewriting import DUMMY_SIGNATURE

@@ -1,6 +1,6 @@
 """Keys differ by kind and by who asks, and cannot be computed without the secret."""
 
-from addon.core.dialects.interaction_contents import mark_part
+from addon.core.dialects.interaction_requests import mark_part
 from addon.core.history.keys import Keys, asker_digest, marks_of
 
 SECRET, CHAIN, OWN = b"s" * 32, b"c" * 16, b"o" * 16

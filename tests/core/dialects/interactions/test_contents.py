@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from addon.core.dialects import interaction_contents as own
+from addon.core.dialects import interaction_requests as own
 from addon.core.dialects.interaction_requests import gemini_request
 from addon.core.framing.documents import Document, Malformed, decode, encode
 from addon.core.history.request import parse
