@@ -120,7 +120,7 @@ def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
 
 def covers_models(pattern: str) -> bool:
     """Whether a pattern of NO_PROXY lets clients reach a model's host directly."""
-    from addon.surfaces import is_surface_host
+    from addon.surfaces.registry import is_surface_host
 
     host = pattern.strip().lower().lstrip("*.").partition(":")[0]
     return pattern.strip() == "*" or (bool(host) and (f".{_GEMINI}".endswith(f".{host}") or is_surface_host(host)))

@@ -30,7 +30,7 @@ from addon.gateway.streaming import Stream, answer_while_connected
 from addon.loop.runner import Head
 from addon.loop.upstream import Address
 from addon.setting_types import ModelAlias
-from addon.surfaces import match_path
+from addon.surfaces.registry import match_path
 from addon.web.api import ApiContext
 from addon.web.problems import Problem
 from store.base import Store, StoreUnavailable

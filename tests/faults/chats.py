@@ -11,8 +11,8 @@ from addon.graft.grafter import EXCHANGE_FAILED
 from addon.loop.runner import Head, Runner
 from addon.loop.server import LoopServer
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces import match
 from addon.surfaces.base import Incoming
+from addon.surfaces.registry import match
 from tests.faults.dialects import COMPLETIONS, GEMINI, INTERACTIONS, Dialect
 from tests.faults.faulty_store import FaultyStore
 from tests.hooks import conftest  # noqa: F401 - mitmproxy's own warnings are kept out of it there

@@ -7,8 +7,8 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture
-from addon.surfaces import match
 from addon.surfaces.base import Framing, Incoming
+from addon.surfaces.registry import match
 from store.base import Store
 from store.factory import open_url
 from tests.fuzz.__main__ import TARGETS, fuzzed

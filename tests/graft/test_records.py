@@ -11,7 +11,7 @@ from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
 from addon.graft.owners import ByHand, InitialState
 from addon.graft.turn_records import call_of, keys_of, step_of, turn_of
-from addon.surfaces import match_path
+from addon.surfaces.registry import match_path
 from store.backends._sqlite_ledger import HEAD, OTHER, OWN
 from store.backends.memory import MemoryStore
 from store.models import Slot as SlotRecord

@@ -10,7 +10,7 @@ import pytest
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
 from addon.hooks.lifecycle import Lifecycle
 from addon.monitoring.recent_requests import CleanRequest
-from addon.surfaces import match_path
+from addon.surfaces.registry import match_path
 from store.base import Store
 from store.models import Call
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response

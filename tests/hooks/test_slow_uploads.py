@@ -9,7 +9,7 @@ import pytest
 from addon.hooks.compose import Toolgraft
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import unavailable
-from addon.surfaces import match_path
+from addon.surfaces.registry import match_path
 from tests.hooks.proxied import Proxied, read_message, serving
 from tests.loop.conftest import until
 

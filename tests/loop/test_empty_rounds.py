@@ -8,7 +8,7 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces import match
+from addon.surfaces.registry import match
 from tests.loop.conftest import Proxy, Scripted, call, says
 
 GOOGLE = "generativelanguage.googleapis.com"

@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.framing.documents import Document, decode
 from addon.core.framing.streams import SseDecoder
-from addon.surfaces import match
+from addon.surfaces.registry import match
 from tests.loop.conftest import Proxy, Scripted
 from tests.loop.test_empty_rounds import CALL, SURFACES, events, step
 

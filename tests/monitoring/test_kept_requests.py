@@ -10,8 +10,8 @@ from addon.core.summaries import Summary
 from addon.monitoring import recent_requests
 from addon.monitoring.own_secrets import own_secrets
 from addon.monitoring.recent_requests import Bodies, KeptRequests, RecentRequests
-from addon.surfaces import match_path
 from addon.surfaces.base import Incoming
+from addon.surfaces.registry import match_path
 
 KEY = "AIza-a-client-s-key-0123456789"
 PROXY_KEY = "a-secret-of-the-proxy-77"

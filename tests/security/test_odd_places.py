@@ -8,8 +8,8 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.machine_shell import Capture
-from addon.surfaces import match
 from addon.surfaces.base import Framing, Target
+from addon.surfaces.registry import match
 from store.factory import open_url
 from tests.graft.captures import Stream
 from tests.graft.conftest import EVENTS, JSON, Graft

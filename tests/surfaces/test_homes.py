@@ -2,7 +2,7 @@
 
 import pytest
 
-from addon.surfaces import home_of, is_surface_host
+from addon.surfaces.registry import home_of, is_surface_host
 
 
 @pytest.mark.parametrize(

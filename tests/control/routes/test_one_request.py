@@ -12,8 +12,8 @@ from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.monitoring.metrics import Metrics
 from addon.monitoring.recent_requests import Bodies
-from addon.surfaces import match_path
 from addon.surfaces.base import Incoming
+from addon.surfaces.registry import match_path
 from store.base import Store
 from store.models import Toolset
 
