@@ -1,6 +1,6 @@
 """The console's routes, which are served at the control API's port."""
 
-from addon.console import changes, connect, filled_forms, live, pages, request, sign_in, static_files, tools, turn
+from addon.console import changes, connect, filled_forms, pages, sign_in, static_files, tools, turn
 from addon.web.api import ExtraRoutes
 
 

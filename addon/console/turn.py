@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from addon.console.rendering import LONGEST, Room, page
-from addon.console.request import bodies_of
+from addon.console.requests import bodies_of
 from addon.control.routes.requests import RequestsQuery, records
 from addon.control.routes.sessions import find_turn
 from addon.control.views import TurnView

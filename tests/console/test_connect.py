@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from addon.console import changes
-from addon.console.clients import CLIENTS, is_from
+from addon.console.connect import CLIENTS, is_from
 from addon.control.app import ControlApp
 from addon.core.summaries import Summary
 from tests.console.test_changes import EVERYTHING, kind_of

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from addon.console import changes
-from addon.console.live import waterfall
+from addon.console.requests import waterfall
 from addon.control.app import ControlApp
 from addon.core.summaries import CallSummary, RoundSummary, Summary
 from tests.console.test_changes import EVERYTHING, kind_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from addon.console.clients import is_from
+from addon.console.connect import is_from
 from addon.fake_gemini.rules import Options
 from tests.e2e import chats
 from tests.e2e.processes import environment, until
