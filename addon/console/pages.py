@@ -1,20 +1,24 @@
-"""The console's pages. Each is a frame without data, which anyone may fetch, and a part with the data, which the frame
-fetches with the page's session. Changes go through the control API."""
+"""The console's pages, its files, and all its routes.
+
+Each page is a frame without data, which anyone may fetch, and a part with the data, which the frame fetches with the
+page's session. Changes go through the control API."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic_core
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
+from addon.console import changes, connect, filled_forms, requests, sign_in, tools, turn
 from addon.console.filled_forms import OrEmpty, answer_form
-from addon.console.rendering import LONGEST, Room, json_excerpt, page
+from addon.console.rendering import HEADERS, LONGEST, Room, json_excerpt, page
 from addon.control.call_search import MOST_LOOKED_AT, Moment, waiting_calls
 from addon.control.paging import PageQuery, RenderedPage, render_page
 from addon.control.routes.calls import CallsQuery
@@ -22,7 +26,7 @@ from addon.control.views import SessionView, TurnView
 from addon.core.framing.documents import Document
 from addon.graft.turn_records import TRY
 from addon.web.access import needs
-from addon.web.api import ApiDep, CallerDep, own_query, routes_of
+from addon.web.api import ApiDep, CallerDep, ExtraRoutes, own_query, routes_of
 from store.base import Store, UnknownCall
 from store.models import Call, SessionName, Status
 
@@ -237,4 +241,34 @@ async def sessions(api: ApiDep, caller: CallerDep, query: Annotated[_Cursor, Que
             "may_forget": caller.allows("admin"),
             "now": time.time(),
         },
+    )
+
+
+FILES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "hx-sse.min.js": "text/javascript",
+}
+_FOLDER = Path(__file__).with_name("static")
+
+
+def _shows(name: str, media_type: str) -> Callable[[], Awaitable[Response]]:
+    async def show() -> Response:
+        # `no-cache`: another version of the proxy may be at this address later.
+        return FileResponse(_FOLDER / name, headers=HEADERS | {"cache-control": "no-cache"}, media_type=media_type)
+
+    return show
+
+
+for _name, _kind in FILES.items():
+    public.add_api_route(f"/console/static/{_name}", _shows(_name, _kind), include_in_schema=False)
+
+
+def console_routes() -> ExtraRoutes:
+    """All routes of the console, which are served at the control API's port."""
+    groups = sign_in, requests, connect, turn, tools, filled_forms, changes
+    return ExtraRoutes(
+        [*router.routes, *(route for group in groups for route in group.router.routes)],
+        public=[*sign_in.public.routes, *public.routes],
     )

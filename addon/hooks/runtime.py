@@ -15,7 +15,7 @@ from pathlib import Path
 
 from addon import package_version
 from addon.config_file.reading import SessionEntry, apply_sessions
-from addon.console.mount import console_routes
+from addon.console.pages import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.core.framing.documents import Document
 from addon.core.security.egress import PUBLIC_ONLY

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from addon.console.mount import console_routes
+from addon.console.pages import console_routes
 from addon.control.app import ControlApp, create_app
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from addon.console import static_files
-from addon.console.static_files import FILES
+from addon.console import pages
+from addon.console.pages import FILES
 
-FOLDER = Path(static_files.__file__).parent
+FOLDER = Path(pages.__file__).parent
 STATIC = FOLDER / "static"
 TEMPLATES = sorted((FOLDER / "templates").iterdir())
 
