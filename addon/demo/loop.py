@@ -217,8 +217,8 @@ _REQUEST = {"model": "gemini-3-flash", "tools": [PACK]}
 
 
 async def play_program(stage: Stage) -> AsyncGenerator[Beat]:
-    """A program that uses OpenAI's Responses API: it gets calls of its own function, and the proxy runs the tools. Raises
-    DemoFailed."""
+    """The scene of a program that uses OpenAI's Responses API: it gets the calls of its own function, and the proxy runs
+    the tools. Raises DemoFailed."""
     yield Scene(
         "The same tools for an OpenAI program",
         "It asks the front door as OpenAI's clients do, and declares a function of its own, pack.",
