@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from addon.cli import options, output
-from addon.cli.options import waiting_for_approval, waiting_for_result
+from addon.cli.options import parse_json, read_json, waiting_for_approval, waiting_for_result
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -134,7 +134,6 @@ _HINT = "; write plain text as '\"in quotes\"'"
 
 
 def _body(result: str | None, error: str | None, files: Sequence[Path]) -> dict[str, Any]:
-    from addon.cli.options import parse_json, read_json
     from addon.core.history.outcomes import reference
 
     if error is not None:
@@ -170,8 +169,6 @@ def _media(path: Path) -> "Media":
 
 def _ask(call: dict[str, Any]) -> dict[str, Any]:
     """Ask for the result, until it is JSON, or for an error."""
-    from addon.cli.options import parse_json
-
     if call["status"] in FINAL:
         output.fail(f"the call is already {call['status']}")
     typer.echo(f"{output.plain(call['name'])} {output.compact(call['args'])}", err=True)
@@ -260,7 +257,7 @@ def approve(
     as_json: options.Json = False,
 ) -> None:
     """Approve a call that waits for it. It runs now."""
-    body: dict[str, Any] = {} if args is None else {"args": options.parse_json(args.encode(), "--args")}
+    body: dict[str, Any] = {} if args is None else {"args": parse_json(args.encode(), "--args")}
     _decide(call_id, "approve", body | ({"always": True} if always else {}), url, as_json)
 
 
@@ -334,7 +331,6 @@ def try_tool(
     """Run a tool once, with its executor and its rules, and print the result. The call is stored, but belongs to no
     conversation."""
     from addon.cli.api import Api
-    from addon.cli.options import parse_json, read_json
 
     given = read_json("-") if args == "-" else parse_json(args.encode("utf-8", "surrogateescape"), "the arguments")
     path = f"/v1/sessions/{session}/tools/{quote(name, safe='')}/try?wait={_FIRST}"

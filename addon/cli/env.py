@@ -100,7 +100,6 @@ def variables(*, session: str, proxy: bool = False, openai: bool = False, url: s
 def _regular_proxy(session: str, url: str | None) -> dict[str, str]:
     """The variables for the regular proxy. The user name in its URL names the session, and leaves all hosts except
     models' encrypted."""
-    from addon.cli.env import CA_VARIABLES, ca_bundle
     from addon.urls import MODELS_ONLY
 
     name = "" if session == "default" else session
@@ -138,8 +137,6 @@ def _unanswered(found: dict[str, str]) -> str:
 
 def _front_door(session: str, url: str | None) -> dict[str, str]:
     """The variables for OpenAI clients. A header names the session."""
-    from addon.cli.env import ask_token
-
     base, token = ask_token(session, url)
     found = {"OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_KEY": token}
     return found if session == "default" else found | {"OPENAI_CUSTOM_HEADERS": f"x-graft-session: {session}"}

@@ -27,9 +27,8 @@ def set_tools(
     tool is in Gemini's, OpenAI's or MCP's form, or a bare function declaration.
     """
     from addon.cli.api import Api
-    from addon.cli.options import read_json
 
-    document = read_json(file)
+    document = options.read_json(file)
     with Api(url) as api:
         answer = api.put(_path(session), {"tools": document} if isinstance(document, list) else document)
     if as_json:

@@ -320,7 +320,6 @@ def replay(
 async def _rewritten(
     file: Path, session: str | None, tools: str | None, url: str | None, option_texts: list[str]
 ) -> list[Any]:
-    from addon.cli.options import read_json
     from addon.core.tools.tool_forms import normalise
     from addon.graft.replay import replay
     from addon.hooks.recording_reader import recorded_requests
@@ -333,7 +332,7 @@ async def _rewritten(
     settings = Settings.from_options(parse_options(option_texts))
     toolset = None
     if tools is not None:
-        document = read_json(tools)
+        document = options.read_json(tools)
         normalised = normalise({"tools": document} if isinstance(document, list) else document)
         toolset = Toolset(
             declarations=normalised.declarations, builtins=normalised.builtins, tool_config=normalised.tool_config

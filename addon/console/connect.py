@@ -1,4 +1,4 @@
-"""The page *Connect*: the lines that point a kind of client at this proxy, and whether its first request has arrived."""
+"""The page *Connect*: lines that point a kind of client at this proxy, and whether its first request has arrived."""
 
 import time
 from collections.abc import Sequence

@@ -217,7 +217,7 @@ _REQUEST = {"model": "gemini-3-flash", "tools": [PACK]}
 
 
 async def play_program(stage: Stage) -> AsyncGenerator[Beat]:
-    """The scene of a program that uses OpenAI's Responses API: it gets the calls of its own function, and the proxy runs
+    """The scene of a program with OpenAI's Responses API: it gets the calls of its own function, and the proxy runs
     the tools. Raises DemoFailed."""
     yield Scene(
         "The same tools for an OpenAI program",
