@@ -46,7 +46,7 @@ def test_a_loop_is_one_interaction_from_which_the_client_goes_on(
     assert gemini.errors == []
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["sync", "async-stream"])
 def test_a_long_answer_in_pieces_is_one_interaction(kind: str, looper: Proxy, bare: Session, gemini: Gemini) -> None:
     chat = Interactions(kind, f"{looper.url}/@{bare.name}", model="gemini-4-argon")
     answer = chat.say('say one two three call weather {"city": "Oslo"} in 4 pieces')
@@ -117,12 +117,11 @@ def test_an_invented_call_is_an_error_for_the_model_alone(looper: Proxy, bare: S
     assert gemini.errors == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    "url",
+    ("url", "stream"),
     [
-        "https://generativelanguage.googleapis.com/v1beta/interactions",
-        "https://us-central1-aiplatform.googleapis.com/v1beta1/projects/p/locations/us-central1/interactions",
+        ("https://generativelanguage.googleapis.com/v1beta/interactions", True),
+        ("https://us-central1-aiplatform.googleapis.com/v1beta1/projects/p/locations/us-central1/interactions", False),
     ],
     ids=["developer", "vertex"],
 )

@@ -71,8 +71,7 @@ SHORT: dict[str, tuple[Script, ...]] = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("failures", SHORT.values(), ids=SHORT)
+@pytest.mark.parametrize(("failures", "method"), zip(SHORT.values(), METHODS * 3, strict=True), ids=SHORT)
 def test_a_short_failure_of_a_later_round_is_not_seen(
     failures: tuple[Script, ...], method: str, looper: Proxy, canned: Canned
 ) -> None:
@@ -102,8 +101,11 @@ LASTING: dict[str, tuple[tuple[Script, ...], int, str]] = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("failures", "code", "word"), LASTING.values(), ids=LASTING)
+@pytest.mark.parametrize(
+    ("failures", "code", "word", "method"),
+    [(*case, METHODS[number % 2]) for number, case in enumerate(LASTING.values())],
+    ids=LASTING,
+)
 def test_a_lasting_failure_of_a_later_round_is_an_error_in_the_form_of_the_answer(
     failures: tuple[Script, ...], code: int, word: str, method: str, looper: Proxy, canned: Canned
 ) -> None:
@@ -120,8 +122,10 @@ def test_a_lasting_failure_of_a_later_round_is_an_error_in_the_form_of_the_answe
     assert len(canned.heard) == 1 + len(failures)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("says", "status", "body"), [(NO_CONTENT, 204, b""), (MOVED, 302, b"moved")])
+@pytest.mark.parametrize(
+    ("says", "status", "body", "method"),
+    [(NO_CONTENT, 204, b"", METHODS[0]), (MOVED, 302, b"moved", METHODS[1])],
+)
 def test_a_status_that_is_neither_answer_nor_error_reaches_the_client_in_the_first_round(
     says: bytes, status: int, body: bytes, method: str, looper: Proxy, canned: Canned
 ) -> None:

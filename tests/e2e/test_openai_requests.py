@@ -7,7 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from tests.e2e.completions import KEY, MODEL, NOTE, WEATHER, Chat, Json, accepted, by_reverse, summary_of
+from tests.e2e.completions import KEY, MODEL, NOTE, WEATHER, Chat, Json, accepted, by_reverse
 from tests.e2e.proxies import DECLARATIONS, Proxy, Session, new_session
 from tests.e2e.upstreams import Gemini
 
@@ -90,14 +90,13 @@ def test_several_choices_each_have_a_placeholder_of_their_own(looper: Proxy, bar
     assert accepted(gemini)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("options", "key", "error", "words"),
+    ("options", "key", "error", "words", "stream"),
     [
-        ({"model": "gemini-9-none"}, KEY, openai.NotFoundError, "is not found"),
-        ({"temperature": 5}, KEY, openai.BadRequestError, "temperature must be in the range"),
-        ({"extra_body": {"google": {}}}, KEY, openai.BadRequestError, 'Unknown name "google"'),
-        ({}, "invalid", openai.BadRequestError, "API key not valid"),
+        ({"model": "gemini-9-none"}, KEY, openai.NotFoundError, "is not found", False),
+        ({"temperature": 5}, KEY, openai.BadRequestError, "temperature must be in the range", True),
+        ({"extra_body": {"google": {}}}, KEY, openai.BadRequestError, 'Unknown name "google"', False),
+        ({}, "invalid", openai.BadRequestError, "API key not valid", True),
     ],
 )
 def test_a_refusal_of_the_service_is_raised_as_the_client_s_own_error(
@@ -109,26 +108,6 @@ def test_a_refusal_of_the_service_is_raised_as_the_client_s_own_error(
             client.chat.completions.create(stream=stream, **request)
     body: Any = caught.value.body
     assert words in body[0]["error"]["message"], "as the endpoint gives it, in a list"
-
-
-@pytest.mark.smoke
-def test_a_tool_that_fails_is_told_and_the_chat_goes_on(looper: Proxy, bare: Session, gemini: Gemini) -> None:
-    chat = Chat("stream", by_reverse(looper, bare))
-    assert "no good" in chat.say('call broken {"message": "no good"}')
-    assert accepted(gemini)
-
-
-def test_system_messages_stay_where_they_are(proxy: Proxy, session: Session, gemini: Gemini) -> None:
-    chat = Chat("sync", by_reverse(proxy, session))
-    system = {"role": "system", "content": "Be brief."}
-    chat.messages.append(system)
-    chat.say('call get_weather {"city": "Oslo"}')
-    session.answer(get_weather={"celsius": 3})
-    chat.messages.append({"role": "developer", "content": "Be briefer."})
-    chat.say("repeat the results")
-    assert [role for role, _ in summary_of(gemini)] == ["system", "user", "calls", "tool", "developer", "user"]
-    assert gemini.last["body"]["messages"][0] == system
-    assert accepted(gemini)
 
 
 def test_a_session_without_tools_and_other_paths_are_not_touched(looper: Proxy, gemini: Gemini) -> None:
