@@ -103,8 +103,7 @@ def test_no_key_is_on_the_console(looped: Looped) -> None:
     assert "x-toolgraft-loop" not in log
 
 
-@pytest.mark.parametrize("extra", ["forward", "kill", "404"])
-@pytest.mark.parametrize("file", ["recorded", "written"])
+@pytest.mark.parametrize(("file", "extra"), [("recorded", "forward"), ("written", "kill"), ("recorded", "404")])
 def test_a_recorded_loop_stands_in_for_an_upstream_that_is_gone(
     looped: Looped, start: Callable[..., Proxy], file: str, extra: str
 ) -> None:

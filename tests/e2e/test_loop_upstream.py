@@ -71,7 +71,7 @@ SHORT: dict[str, tuple[Script, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("failures", "method"), zip(SHORT.values(), METHODS * 3, strict=True), ids=SHORT)
+@pytest.mark.parametrize(("failures", "method"), list(zip(SHORT.values(), METHODS * 3, strict=True)), ids=SHORT)
 def test_a_short_failure_of_a_later_round_is_not_seen(
     failures: tuple[Script, ...], method: str, looper: Proxy, canned: Canned
 ) -> None:
