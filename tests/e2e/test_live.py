@@ -96,11 +96,9 @@ def test_two_turns_one_tool_that_is_waited_for_one_that_is_not_and_one_that_is_c
     assert {turn["model"] for turn in turns} == {lives.MODEL}
 
 
-def test_one_step_may_hold_calls_of_all_kinds(
-    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
-) -> None:
+def test_one_step_may_hold_calls_of_all_kinds(living: Proxy, session: Session, gemini: Gemini, tmp_path: Path) -> None:
     ready, noted = tmp_path / "ready", tmp_path / "noted"
-    with connect(living, session, tmp_path) as chat:
+    with lives.node(living, session, tmp_path) as chat:
         chat.send(
             say=f'call weather {{"city": "Oslo"}} and call research {{"topic": "tides", "file": "{ready}"}} '
             f'and call hang {{"file": "{noted}"}}'
@@ -142,11 +140,11 @@ def test_a_call_that_is_answered_by_hand_holds_the_audio_back_until_then(
 
 
 def test_the_newest_model_is_given_audio_while_a_tool_runs(
-    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+    living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     """A tool that says nothing of itself is not waited for, and one that is declared BLOCKING is taken back."""
     session.tools([{"name": "slow"}, {"name": "asked", "behavior": "BLOCKING"}])
-    with connect(living, session, tmp_path, model="gemini-3.8-live") as chat:
+    with lives.python(living, session, tmp_path, model="gemini-3.8-live") as chat:
         assert chat.say("call slow {}") == ""
         (call,) = until(lambda: session.calls(status="pending"), "a call waits")
         chat.speak("heard ", "in ", "the meantime")
@@ -204,9 +202,9 @@ def test_long_results_that_are_not_ascii_arrive_whole(
 
 
 def test_other_messages_of_the_service_reach_the_client(
-    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+    living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
-    with connect(living, session, tmp_path, config={"sessionResumption": {}}) as chat:
+    with lives.node(living, session, tmp_path, config={"sessionResumption": {}}) as chat:
         chat.say("go away")
         assert chat.wait("sessionResumptionUpdate")["sessionResumptionUpdate"]["resumable"] is True
         assert any("goAway" in message for message in chat.got)
@@ -214,11 +212,9 @@ def test_other_messages_of_the_service_reach_the_client(
     assert sent(gemini, "setup")[0]["sessionResumption"] == {}
 
 
-def test_a_client_that_leaves_ends_what_runs(
-    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
-) -> None:
+def test_a_client_that_leaves_ends_what_runs(living: Proxy, session: Session, gemini: Gemini, tmp_path: Path) -> None:
     noted = tmp_path / "noted"
-    with connect(living, session, tmp_path) as chat:
+    with lives.node(living, session, tmp_path) as chat:
         chat.send(say=f'call hang {{"file": "{noted}"}}')
         until(lambda: noted.exists() and noted.read_text() == "started", "the tool runs")
     until(lambda: noted.read_text() == "cancelled", "the tool is cancelled")
@@ -227,14 +223,14 @@ def test_a_client_that_leaves_ends_what_runs(
 
 
 def test_a_connection_is_listed_while_it_is_open(
-    connect: Connect, living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
+    living: Proxy, session: Session, gemini: Gemini, tmp_path: Path
 ) -> None:
     def listed(state: str) -> list[Json]:
         query = {"session": session.name, "state": state}
         found: list[Json] = living.control.ask("GET", "/v1/requests", params=query)["items"]
         return found
 
-    with connect(living, session, tmp_path) as chat:
+    with lives.python(living, session, tmp_path) as chat:
         chat.say("hello")
         (running,) = listed("running")
         assert (running["operation"], running["status"]) == ("BidiGenerateContent", None)
