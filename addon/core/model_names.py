@@ -9,11 +9,8 @@ MODEL_NAME = re.compile(r"(?:(?:models|tunedModels)/)?[A-Za-z0-9][\w.-]{0,127}",
 MODEL_FORM = "a model's name, such as gemini-3-flash or tunedModels/mine"
 ALIAS = re.compile(r"[A-Za-z0-9][\w.:/@-]{0,127}", re.ASCII)
 
-
 Generation = tuple[int, int] | None
 """A model's major and minor version; None if its name has no version. Such a model counts as the newest."""
-
-
 _GENERATION = re.compile(r"gemini-(?:live-)?(\d{1,3})(?:\.(\d{1,3}))?(?!\d)")
 
 

@@ -308,9 +308,7 @@ class ArrayDecoder:
         return True
 
     def _between(self) -> int:
-        found = _BETWEEN.match(self._pending, self._scanned)
-        assert found is not None
-        return found.end()
+        return _end(_BETWEEN, self._pending, self._scanned)
 
     def _finish(self) -> bool:
         """Read up to the element's end. Returns False if it has not arrived."""

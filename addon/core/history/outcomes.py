@@ -25,6 +25,23 @@ def outcome_of(result: Any, error: str | None, parts: Sequence[Document] = ()) -
     return {**outcome, "parts": list(parts)} if parts else outcome
 
 
+def response_of(result: Any, error: str | None) -> Document:
+    """A call's answer as a functionResponse's `response`, which must be an object: an object unchanged, a JSON object
+    in a string parsed, any other value under `result`; an error under `error`."""
+    if error is not None:
+        return {"error": error}
+    if isinstance(result, dict):
+        return result
+    if isinstance(result, str) and result.lstrip().startswith("{"):
+        try:
+            parsed = decode(result.encode("utf-8", "surrogatepass"))
+        except Malformed:
+            parsed = None
+        if isinstance(parsed, dict):
+            return parsed
+    return {"result": result}
+
+
 def outcome_in(response: Document) -> Document:
     """The outcome in a client's functionResponse, in this module's form. Other parts are left out."""
     outcome: Document = {"response": get(response, "response") or {}}
@@ -155,20 +172,3 @@ def described(part: Document) -> str:
 
 def sized(kind: str, size: int) -> str:
     return f"{kind} ({size} bytes)"
-
-
-def response_of(result: Any, error: str | None) -> Document:
-    """A call's answer as a functionResponse's `response`, which must be an object: an object unchanged, a JSON object
-    in a string parsed, any other value under `result`; an error under `error`."""
-    if error is not None:
-        return {"error": error}
-    if isinstance(result, dict):
-        return result
-    if isinstance(result, str) and result.lstrip().startswith("{"):
-        try:
-            parsed = decode(result.encode("utf-8", "surrogatepass"))
-        except Malformed:
-            parsed = None
-        if isinstance(parsed, dict):
-            return parsed
-    return {"result": result}
