@@ -23,7 +23,7 @@ from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.core.model_names import generation, is_before
 from addon.gateway.conversations import Conversations, new_response_id
 from addon.gateway.engine import OWN_HEADERS, Caller, Engine, Sent, check_model
-from addon.gateway.failures import TurnFailed, in_openai_s_words
+from addon.gateway.failures import TurnFailed
 from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected
@@ -37,104 +37,6 @@ from store.base import Store, StoreUnavailable
 from store.models import Response as Record
 
 logger = logging.getLogger("toolgraft")
-
-_GEMINI_3 = (3, 0)
-
-
-async def with_signatures(store: Store, session: str, body: Document) -> Document:
-    """The body of a request with the signatures that its calls had. The first call of a step that never had one gets
-    the documented dummy. Raises StoreUnavailable."""
-    messages = body.get("messages")
-    steps = [list(objects(message.get("tool_calls"))) for message in objects(messages)]
-    without = [call for calls in steps for call in calls if signature_of(call) is None]
-    if not isinstance(messages, list) or not without:
-        return body
-    ids = {call_id for call in without if isinstance(call_id := call.get("id"), str) and call_id}
-    known = await store.given_calls(session, ids) if ids else {}
-    needs_one = not is_before(generation(str(body.get("model"))), _GEMINI_3)
-
-    def signed(call: Document, *, is_first: bool) -> Document:
-        if signature_of(call) is not None:
-            return call
-        given = known.get(str(call.get("id")))
-        signature = get(given.part, "thoughtSignature") if given is not None else None
-        if signature is None:
-            signature = DUMMY_SIGNATURE if is_first and needs_one else None
-        return call if signature is None else {**call, **signature_member(signature)}
-
-    def whole(message: Any) -> Any:
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            return message
-        return {**message, "tool_calls": [signed(call, is_first=not at) for at, call in enumerate(calls)]}
-
-    return {**body, "messages": [whole(message) for message in messages]}
-
-
-class SignatureKeeper:
-    """Stores the signatures in an answer. Give it each piece before the client gets the piece."""
-
-    def __init__(self, store: Store, session: str) -> None:
-        self._store = store
-        self._session = session
-        self._decoder = SseDecoder()
-        self._heads: dict[object, Document] = {}  # the first delta of each call, by its index
-
-    async def take(self, piece: bytes, *, is_stream: bool) -> None:
-        """Never raises: a call without its signature gets the dummy, or is refused later."""
-        calls: dict[str, Document] = {}
-        if is_stream:
-            for event in self._decoder.feed(piece):
-                calls |= self._signed(event.data or b"", "delta")
-        else:
-            calls = self._signed(piece, "message")
-        if not calls:
-            return
-        record = Record(
-            response_id=new_response_id(), session=self._session, calls=calls, created_at=self._store.clock()
-        )
-        try:
-            await self._store.add_response(record, head=None, undelivered=None)
-            await self._store.sync()
-        except StoreUnavailable as error:
-            logger.warning("signatures of a chat completion are not stored: %s", error)
-
-    def _signed(self, data: bytes, member: str) -> dict[str, Document]:
-        """The calls with a signature in a document, by their ids."""
-        if b'"tool_calls"' not in data:
-            return {}
-        try:
-            document = decode(data)
-        except Malformed:
-            return {}
-        found = {}
-        for call in self._calls(document, member):
-            signature, call_id = signature_of(call), call.get("id")
-            if signature is not None and isinstance(call_id, str) and call_id:
-                found[call_id] = {"functionCall": _called(call), "thoughtSignature": signature}
-        return found
-
-    def _calls(self, document: Any, member: str) -> Iterator[Document]:
-        for choice in objects(document.get("choices") if isinstance(document, dict) else None):
-            message = choice.get(member)
-            for call in objects(message.get("tool_calls") if isinstance(message, dict) else None):
-                if member == "delta":  # the signature may follow the id in a later delta
-                    head = self._heads.setdefault(call.get("index"), call)
-                    if call.get("id") and call["id"] != head.get("id"):
-                        head = self._heads[call.get("index")] = call
-                    call = {**head, **{key: value for key, value in call.items() if value}}
-                yield call
-
-
-def _called(call: Document) -> Document:
-    function = call.get("function")
-    function = function if isinstance(function, dict) else {}
-    try:
-        args = decode(str(function.get("arguments") or "{}").encode())
-    except Malformed:
-        args = {}
-    return {"name": str(function.get("name") or ""), "args": args if isinstance(args, dict) else {}}
-
 
 CHAT, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/embeddings", "/v1/models"
 PREFIXES = ("/v1/chat", EMBEDDINGS, MODELS, "/v1/conversations")
@@ -205,18 +107,15 @@ class CompatibleRoutes(FrontDoor):
         body = await with_signatures(self.store, caller.session, body)
         sent = Sent(target, self._address(caller, "POST", "chat/completions"), encode(body))
         answer = _relayed(self.engine, caller, model, sent, handover, streams=streams)
-        try:
-            head = await anext(answer)
-            assert isinstance(head, Head)
-            kind = dict(head.headers).get(b"content-type", b"application/json").decode("latin-1")
-            keeper = SignatureKeeper(self.store, caller.session)
-            if head.status == 200 and kind.startswith("text/event-stream"):
-                return Stream(_kept(keeper, _bytes(answer)), api)
-            whole = b"".join([piece async for piece in _bytes(answer)])
-            await keeper.take(whole, is_stream=False)
-            return _checked(head.status, whole, kind)
-        except TurnFailed as error:
-            return in_openai_s_words(error)
+        head = await anext(answer)
+        assert isinstance(head, Head)
+        kind = dict(head.headers).get(b"content-type", b"application/json").decode("latin-1")
+        keeper = SignatureKeeper(self.store, caller.session)
+        if head.status == 200 and kind.startswith("text/event-stream"):
+            return Stream(keeper.keep(_bytes(answer)), api)
+        whole = b"".join([piece async for piece in _bytes(answer)])
+        await keeper.take(whole, is_stream=False)
+        return _checked(head.status, whole, kind)
 
     async def _described(
         self, api: ApiContext, request: Request, path: str, show: Callable[[bytes], bytes]
@@ -239,11 +138,8 @@ class CompatibleRoutes(FrontDoor):
         self, caller: Caller, method: str, path: str, body: bytes, show: Callable[[bytes], bytes] = lambda body: body
     ) -> Response:
         """`show` converts the endpoint's body."""
-        try:
-            status, answer = await self.engine.fetch(caller, self._address(caller, method, path), body)
-            return _checked(status, answer, "application/json", show)
-        except TurnFailed as error:
-            return in_openai_s_words(error)
+        status, answer = await self.engine.fetch(caller, self._address(caller, method, path), body)
+        return _checked(status, answer, "application/json", show)
 
     def _address(self, caller: Caller, method: str, path: str) -> Address:
         headers = [*OWN_HEADERS, (b"authorization", f"Bearer {caller.key}".encode())]
@@ -265,13 +161,6 @@ async def _bytes(answer: AsyncGenerator[Head | bytes]) -> AsyncGenerator[bytes]:
         async for out in answer:
             assert isinstance(out, bytes)
             yield out
-
-
-async def _kept(keeper: SignatureKeeper, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    async with aclosing(pieces):
-        async for piece in pieces:
-            await keeper.take(piece, is_stream=True)
-            yield piece
 
 
 def _checked(status: int, body: bytes, media_type: str, show: Callable[[bytes], bytes] = lambda body: body) -> Response:
@@ -311,3 +200,113 @@ def _model_of(body: Any) -> str:
     if not isinstance(body, dict):
         raise Problem(400, "the body must be a JSON object")
     return check_model(body.get("model"))
+
+
+# --- signatures of calls for clients that do not send them back ------------------------------------------------
+#
+# Gemini's endpoint puts the signature of a call into a member that OpenAI's protocol does not have (`extra_content`),
+# and refuses the call without it. Most clients drop the member, so the front door stores the signatures that it sends.
+
+_GEMINI_3 = (3, 0)
+
+
+async def with_signatures(store: Store, session: str, body: Document) -> Document:
+    """The body of a request with the signatures that its calls had. The first call of a step that never had one gets
+    the documented dummy. Raises StoreUnavailable."""
+    messages = body.get("messages")
+    steps = [list(objects(message.get("tool_calls"))) for message in objects(messages)]
+    without = [call for calls in steps for call in calls if signature_of(call) is None]
+    if not isinstance(messages, list) or not without:
+        return body
+    ids = {call_id for call in without if isinstance(call_id := call.get("id"), str) and call_id}
+    known = await store.given_calls(session, ids) if ids else {}
+    needs_one = not is_before(generation(str(body.get("model"))), _GEMINI_3)
+
+    def signed(call: Document, *, is_first: bool) -> Document:
+        if signature_of(call) is not None:
+            return call
+        given = known.get(str(call.get("id")))
+        signature = get(given.part, "thoughtSignature") if given is not None else None
+        if signature is None:
+            signature = DUMMY_SIGNATURE if is_first and needs_one else None
+        return call if signature is None else {**call, **signature_member(signature)}
+
+    def whole(message: Any) -> Any:
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            return message
+        return {**message, "tool_calls": [signed(call, is_first=not at) for at, call in enumerate(calls)]}
+
+    return {**body, "messages": [whole(message) for message in messages]}
+
+
+class SignatureKeeper:
+    """Stores the signatures in an answer. Give it each piece before the client gets the piece."""
+
+    def __init__(self, store: Store, session: str) -> None:
+        self._store = store
+        self._session = session
+        self._decoder = SseDecoder()
+        self._heads: dict[object, Document] = {}  # the first delta of each call, by its index
+
+    async def keep(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """The pieces of a stream, each after its signatures are stored."""
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await self.take(piece, is_stream=True)
+                yield piece
+
+    async def take(self, piece: bytes, *, is_stream: bool) -> None:
+        """Never raises: a call without its signature gets the dummy, or is refused later."""
+        calls: dict[str, Document] = {}
+        if is_stream:
+            for event in self._decoder.feed(piece):
+                calls |= self._signed(event.data or b"", "delta")
+        else:
+            calls = self._signed(piece, "message")
+        if not calls:
+            return
+        record = Record(
+            response_id=new_response_id(), session=self._session, calls=calls, created_at=self._store.clock()
+        )
+        try:
+            await self._store.add_response(record, head=None, undelivered=None)
+            await self._store.sync()
+        except StoreUnavailable as error:
+            logger.warning("signatures of a chat completion are not stored: %s", error)
+
+    def _signed(self, data: bytes, member: str) -> dict[str, Document]:
+        """The calls with a signature in a document, by their ids."""
+        if b'"tool_calls"' not in data:
+            return {}
+        try:
+            document = decode(data)
+        except Malformed:
+            return {}
+        found = {}
+        for call in self._calls(document, member):
+            signature, call_id = signature_of(call), call.get("id")
+            if signature is not None and isinstance(call_id, str) and call_id:
+                found[call_id] = {"functionCall": _called(call), "thoughtSignature": signature}
+        return found
+
+    def _calls(self, document: Any, member: str) -> Iterator[Document]:
+        for choice in objects(document.get("choices") if isinstance(document, dict) else None):
+            message = choice.get(member)
+            for call in objects(message.get("tool_calls") if isinstance(message, dict) else None):
+                if member == "delta":  # the signature may follow the id in a later delta
+                    head = self._heads.setdefault(call.get("index"), call)
+                    if call.get("id") and call["id"] != head.get("id"):
+                        head = self._heads[call.get("index")] = call
+                    call = {**head, **{key: value for key, value in call.items() if value}}
+                yield call
+
+
+def _called(call: Document) -> Document:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    try:
+        args = decode(str(function.get("arguments") or "{}").encode())
+    except Malformed:
+        args = {}
+    return {"name": str(function.get("name") or ""), "args": args if isinstance(args, dict) else {}}

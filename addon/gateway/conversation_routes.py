@@ -14,12 +14,10 @@ from addon.core.dialects.responses.conversations import (
     read_conversation,
     read_metadata,
 )
-from addon.core.dialects.responses.errors import Invalid
 from addon.core.dialects.responses.items import Unseal
 from addon.core.framing.documents import Document, encode
 from addon.gateway.conversations import Conversation, Conversations, unknown_conversation
 from addon.gateway.downloads import Download, with_files
-from addon.gateway.failures import in_openai_s_words
 from addon.gateway.front_door import LIST, DoorRoute, session_of
 from addon.gateway.items import all_items, resolved
 from addon.gateway.sealing import Sealing
@@ -77,27 +75,21 @@ class ConversationRoutes:
     async def create_conversation(self, api: ApiContext, request: Request) -> Response:
         """At most 20 `items`, which come before the input of its first response, and `metadata`."""
         session, body = session_of(request, api.settings.session), parse(await request.body())
-        try:
-            body = await self._whole(session, body, api.settings.max_body)
-            items, metadata = read_conversation(body, self._unseal(session))
-            name = await self._conversations.begin(session, items, metadata)
-            return await self._show(session, name)
-        except Invalid as error:
-            return in_openai_s_words(error)
+        body = await self._whole(session, body, api.settings.max_body)
+        items, metadata = read_conversation(body, self._unseal(session))
+        name = await self._conversations.begin(session, items, metadata)
+        return await self._show(session, name)
 
     async def show_conversation(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         return await self._show(session_of(request, api.settings.session), conversation_id)
 
     async def change_conversation(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         session, body = session_of(request, api.settings.session), parse(await request.body())
-        try:
-            metadata = read_metadata(body)
-            with self._conversations.alone(session, conversation_id):
-                conversation, _ = await self._find(session, conversation_id)
-                await self._conversations.append(conversation, [], metadata=metadata)
-            return await self._show(session, conversation_id)
-        except Invalid as error:
-            return in_openai_s_words(error)
+        metadata = read_metadata(body)
+        with self._conversations.alone(session, conversation_id):
+            conversation, _ = await self._find(session, conversation_id)
+            await self._conversations.append(conversation, [], metadata=metadata)
+        return await self._show(session, conversation_id)
 
     async def delete_conversation(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         """Its responses can still be shown and continued by their ids."""
@@ -110,27 +102,21 @@ class ConversationRoutes:
     async def add_items(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         """At most 20 items, which come before the input of its next response."""
         session, body = session_of(request, api.settings.session), parse(await request.body())
-        try:
-            body = await self._whole(session, body, api.settings.max_body)
-            items = read_added_items(body, self._unseal(session))
-            with self._conversations.alone(session, conversation_id):
-                conversation, thread = await self._find(session, conversation_id)
-                taken = set[str]()
-                if any("id" in item for item in items):
-                    taken = {item["id"] for item in (await all_items(self._store, thread))[0]}
-                added = await self._conversations.append(conversation, items, taken=taken)
-            return _json(input_page(added, (), [("order", "asc")]))
-        except Invalid as error:
-            return in_openai_s_words(error)
+        body = await self._whole(session, body, api.settings.max_body)
+        items = read_added_items(body, self._unseal(session))
+        with self._conversations.alone(session, conversation_id):
+            conversation, thread = await self._find(session, conversation_id)
+            taken = set[str]()
+            if any("id" in item for item in items):
+                taken = {item["id"] for item in (await all_items(self._store, thread))[0]}
+            added = await self._conversations.append(conversation, items, taken=taken)
+        return _json(input_page(added, (), [("order", "asc")]))
 
     async def list_items(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         """All items, of its responses as well: newest first, or oldest first with `order=asc`. At most `limit` items
         (20; maximum 100), after the item `after`."""
         items, _ = await self._items(session_of(request, api.settings.session), conversation_id)
-        try:
-            return _json(input_page(items, (), request.query_params.multi_items()))
-        except Invalid as error:
-            return in_openai_s_words(error)
+        return _json(input_page(items, (), request.query_params.multi_items()))
 
     async def show_item(self, api: ApiContext, request: Request, conversation_id: str, item_id: str) -> Response:
         items, _ = await self._items(session_of(request, api.settings.session), conversation_id)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import httpx2
 import xxhash
 
-from addon.core.framing.documents import Document, Malformed, decode, encode, get, objects
+from addon.core.framing.documents import Document, Malformed, decode, encode, get, index_of, objects
 from addon.core.framing.streams import SseDecoder
 from addon.core.history.keys import Keys, asker_digest, asker_of_key
 from addon.core.history.pairing import with_dummy_signatures
@@ -366,6 +366,15 @@ def _document(data: bytes) -> Document:
     if "candidates" not in document and isinstance(document.get("error"), dict):
         raise TurnFailed.from_document(document)
     return document
+
+
+def is_final(document: Document) -> bool:
+    """Whether a response document has a finishReason, or says that the prompt was blocked."""
+    feedback = get(document, "promptFeedback")
+    if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
+        return True
+    candidates = objects(document.get("candidates"))
+    return any(get(one, "finishReason") is not None for one in candidates if not index_of(one))
 
 
 def _is_sse(head: Head) -> bool:

@@ -8,10 +8,12 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from addon.core.dialects.responses.errors import Invalid
 from addon.core.framing.documents import Document
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Caller, Engine
+from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
 from addon.web.access import Access, name_session
 from addon.web.api import ApiContext
@@ -81,7 +83,8 @@ _HEADERS = [
 
 
 class DoorRoute(Route):
-    """A route for callers with the right `ask`. The endpoint gets the path's parameters by their names.
+    """A route for callers with the right `ask`. The endpoint gets the path's parameters by their names, and may raise
+    Invalid and TurnFailed, besides what every route may raise.
 
     The other arguments, and the endpoint's docstring, are for the OpenAPI document. `example`: an example body, in the
     format of the API that the front door implements; `required`: its required fields. `query`: parameters by their
@@ -103,6 +106,9 @@ class DoorRoute(Route):
                 access_of(request).check("ask")
                 name_session(request.scope)
                 return await endpoint(request.scope["api"], request, **request.path_params)
+            except (Invalid, TurnFailed) as error:
+                refuse: Callable[[Exception], Response] = request.scope["dialect"]
+                return refuse(error)
             except Exception as error:
                 return refused(error, request.scope)
 

@@ -16,93 +16,19 @@ from addon.core.framing.documents import Document, as_list, camel, encode, get, 
 from addon.core.framing.replies import text_answer
 from addon.core.history.pairing import MissingResponses, Paired, UnknownResponses, pair
 from addon.gateway.conversations import Conversation, conversation_name, new_response_id
-from addon.gateway.engine import Caller, check_model
-from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, in_google_s_words
+from addon.gateway.engine import Caller, check_model, is_final
+from addon.gateway.failures import NO_FINISH, TurnFailed, google_error
 from addon.gateway.front_door import DoorRoute, FrontDoor
 from addon.gateway.handover import Handover
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.web.api import ApiContext
 from addon.web.problems import Problem
 
-
-def is_final(document: Document) -> bool:
-    """Whether a response document has a finishReason, or says that the prompt was blocked."""
-    feedback = get(document, "promptFeedback")
-    if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
-        return True
-    candidates = objects(document.get("candidates"))
-    return any(get(one, "finishReason") is not None for one in candidates if not index_of(one))
+PATH = "/v1/gemini"
+_ASKED = {"model": "gemini-3-flash", "input": "What is the weather in Tokyo?", "conversation": "trip"}
 
 
-_UNFILTERED = ("STOP", "MAX_TOKENS")
-
-
-class AnswerCollector:
-    """Takes all response documents of an answer. `finished`: the last one has arrived. `may_be_empty`: it ended
-    without being filtered, so it counts as a turn even without parts."""
-
-    def __init__(self) -> None:
-        self.finished = False
-        self.may_be_empty = False
-        self.documents: list[Document] = []
-        self._candidate = Candidate(0, "")
-        self._has_parts = False
-
-    def take(self, document: Document) -> None:
-        self.documents.append(document)
-        self.finished = self.finished or is_final(document)
-        for candidate in objects(document.get("candidates")):
-            if index_of(candidate):
-                continue
-            self.may_be_empty = self.may_be_empty or get(candidate, "finishReason") in _UNFILTERED
-            content = candidate.get("content")
-            for part in parts_of(content) if isinstance(content, dict) else ():
-                self._candidate.add_true(part)
-                self._has_parts = True
-
-    @property
-    def content(self) -> Document | None:
-        """The model's Content; None if the answer has no part that a history can contain. If all parts are thoughts, a
-        filler stands for them: the turn may have calls that the caller does not see."""
-        parts = self._candidate.true_parts or ([FILLER] if self._has_parts and self.may_be_empty else [])
-        return {"role": "model", "parts": parts} if parts else None
-
-
-def merge_documents(documents: Sequence[Document]) -> Document:
-    """Merges the response documents of a stream: parts are concatenated, other members have their last value."""
-    if len(documents) == 1:
-        return documents[0]
-    whole: Document = {}
-    candidates: dict[int, Document] = {}
-    parts: dict[int, list[Document]] = {}
-    for document in documents:
-        whole |= document
-        for one in objects(document.get("candidates")):
-            index = index_of(one)
-            candidates[index] = {**candidates.get(index, {}), **one}
-            content = one.get("content")
-            parts.setdefault(index, []).extend(parts_of(content) if isinstance(content, dict) else ())
-    for index, candidate in candidates.items():
-        if parts[index]:
-            candidate["content"] = {"role": "model", "parts": parts[index]}
-    return whole | ({"candidates": [candidates[index] for index in sorted(candidates)]} if candidates else {})
-
-
-def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:
-    """A GenerateContentResponse with the calls that have no response yet, made without a request upstream."""
-    answer = text_answer("", model.rpartition("/")[2], response_id)
-    answer["candidates"][0]["content"]["parts"] = parts
-    return answer
-
-
-def calls_of(content: Document | None) -> dict[str, Document]:
-    """The functionCall Parts of a Content by the model's ids. Calls without an id are left out."""
-    calls: dict[str, Document] = {}
-    for part in parts_of(content) if content is not None else ():
-        call = get(part, "functionCall")
-        if isinstance(call, dict) and isinstance(call_id := call.get("id"), str):
-            calls[call_id] = part
-    return calls
+# --- requests -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +163,7 @@ def _wrong(field: str, why: str) -> Problem:
     return Problem(400, f"{field}: {why}", field=field)
 
 
-PATH = "/v1/gemini"
-_ASKED = {"model": "gemini-3-flash", "input": "What is the weather in Tokyo?", "conversation": "trip"}
+# --- routes -------------------------------------------------------------------------------------------------------
 
 
 class GeminiRoutes(FrontDoor):
@@ -255,10 +180,7 @@ class GeminiRoutes(FrontDoor):
         return await answer_while_connected(request, api, handover, lambda: self._answered(api, documents, parsed))
 
     async def _answered(self, api: ApiContext, documents: AsyncGenerator[Document], parsed: GeminiRequest) -> Response:
-        try:
-            first = await anext(documents)
-        except TurnFailed as error:
-            return in_google_s_words(error)
+        first = await anext(documents)
         if parsed.stream:
             return Stream(_events(first, documents, api.ending), api)
         async for _ in documents:
@@ -354,3 +276,76 @@ def _paired(conversation: Conversation, parsed: GeminiRequest) -> Paired:
             f"{call.get('name')} ({call['id']})" if call.get("id") else str(call.get("name")) for call in calls
         )
         raise Problem(400, f"input: open calls need functionResponse parts first: {named}", field="input") from None
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+_UNFILTERED = ("STOP", "MAX_TOKENS")
+
+
+class AnswerCollector:
+    """Takes all response documents of an answer. `finished`: the last one has arrived. `may_be_empty`: it ended
+    without being filtered, so it counts as a turn even without parts."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.may_be_empty = False
+        self.documents: list[Document] = []
+        self._candidate = Candidate(0, "")
+        self._has_parts = False
+
+    def take(self, document: Document) -> None:
+        self.documents.append(document)
+        self.finished = self.finished or is_final(document)
+        for candidate in objects(document.get("candidates")):
+            if index_of(candidate):
+                continue
+            self.may_be_empty = self.may_be_empty or get(candidate, "finishReason") in _UNFILTERED
+            content = candidate.get("content")
+            for part in parts_of(content) if isinstance(content, dict) else ():
+                self._candidate.add_true(part)
+                self._has_parts = True
+
+    @property
+    def content(self) -> Document | None:
+        """The model's Content; None if the answer has no part that a history can contain. If all parts are thoughts, a
+        filler stands for them: the turn may have calls that the caller does not see."""
+        parts = self._candidate.true_parts or ([FILLER] if self._has_parts and self.may_be_empty else [])
+        return {"role": "model", "parts": parts} if parts else None
+
+
+def merge_documents(documents: Sequence[Document]) -> Document:
+    """Merges the response documents of a stream: parts are concatenated, other members have their last value."""
+    if len(documents) == 1:
+        return documents[0]
+    whole: Document = {}
+    candidates: dict[int, Document] = {}
+    parts: dict[int, list[Document]] = {}
+    for document in documents:
+        whole |= document
+        for one in objects(document.get("candidates")):
+            index = index_of(one)
+            candidates[index] = {**candidates.get(index, {}), **one}
+            content = one.get("content")
+            parts.setdefault(index, []).extend(parts_of(content) if isinstance(content, dict) else ())
+    for index, candidate in candidates.items():
+        if parts[index]:
+            candidate["content"] = {"role": "model", "parts": parts[index]}
+    return whole | ({"candidates": [candidates[index] for index in sorted(candidates)]} if candidates else {})
+
+
+def owed_answer(parts: list[Document], model: str, response_id: str) -> Document:
+    """A GenerateContentResponse with the calls that have no response yet, made without a request upstream."""
+    answer = text_answer("", model.rpartition("/")[2], response_id)
+    answer["candidates"][0]["content"]["parts"] = parts
+    return answer
+
+
+def calls_of(content: Document | None) -> dict[str, Document]:
+    """The functionCall Parts of a Content by the model's ids. Calls without an id are left out."""
+    calls: dict[str, Document] = {}
+    for part in parts_of(content) if content is not None else ():
+        call = get(part, "functionCall")
+        if isinstance(call, dict) and isinstance(call_id := call.get("id"), str):
+            calls[call_id] = part
+    return calls

@@ -20,7 +20,7 @@ from addon.gateway.conversations import LocalHistory
 from addon.gateway.engine import Caller
 from addon.gateway.failures import openai_error
 from addon.gateway.front_door import FrontDoor, access_of, caller_of
-from addon.gateway.response_turns import RequestReader, ResponseTurns
+from addon.gateway.response_turns import ResponseTurns
 from addon.gateway.streaming import counted, ending_problem
 from addon.web import tasks
 from addon.web.access import name_session
@@ -67,7 +67,6 @@ class _Connection:
         self._websocket = websocket
         self._caller = caller
         self._api: ApiContext = websocket.scope["api"]
-        self._reader = RequestReader(door)
         self._local = LocalHistory()
         self._waiting: deque[str] = deque()
         self._arrived = asyncio.Event()
@@ -157,7 +156,7 @@ class _Connection:
             if body.get(name) is not None:
                 raise bad(name, "is not for WebSockets: every response comes as events", "unknown_parameter")
         given = self._door.with_model({name: value for name, value in body.items() if name != "type"})
-        request, _ = await self._reader.read(self._caller.session, {**given, "stream": True})
+        request, _ = await self._turns.read(self._caller.session, {**given, "stream": True})
         return request
 
     async def _send(self, event: Document) -> None:

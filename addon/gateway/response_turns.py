@@ -22,41 +22,14 @@ from addon.gateway.conversations import (
     LocalHistory,
     new_response_id,
 )
-from addon.gateway.downloads import with_files
-from addon.gateway.engine import Caller, Engine
+from addon.gateway.downloads import Download, with_files
+from addon.gateway.engine import Caller, Engine, is_final
 from addon.gateway.failures import NO_FINISH, TurnFailed, google_error, openai_error
-from addon.gateway.front_door import FrontDoor
-from addon.gateway.gemini import is_final
 from addon.gateway.handover import Handover
 from addon.gateway.items import INPUT, ItemIds, resolved
 from addon.gateway.recall import stored_calls
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import ending_problem
-
-
-class RequestReader:
-    def __init__(self, door: FrontDoor) -> None:
-        self._door = door
-
-    async def read(self, session: str, body: Any, *, lenient: bool = False) -> tuple[ResponsesRequest, list[str]]:
-        """The request, and the positions of its ignored members. Raises Invalid, Problem."""
-        given, whole = await self._whole(session, body)
-        unseal = Sealing(self._door.store, session).unseal
-        request, ignored = read_leniently(whole, unseal) if lenient else (read_request(whole, unseal), [])
-        # Lists of items show the original URLs.
-        return dataclasses.replace(request, raw_input=given[INPUT]), ignored
-
-    async def read_compaction(self, session: str, body: Any) -> ResponsesRequest:
-        """Raises Invalid, Problem."""
-        _, whole = await self._whole(session, body)
-        return read_compaction(whole, Sealing(self._door.store, session).unseal)
-
-    async def _whole(self, session: str, body: Any) -> tuple[Any, Any]:
-        """The body with the items that it refers to, and the same with the contents of files."""
-        max_body = self._door.engine.settings.max_body
-        given = await resolved(self._door.store, session, body, max_body)
-        return given, await with_files(given, self._door.download, max_body)
-
 
 type Events = list[Document]
 
@@ -107,10 +80,32 @@ class _NotStored(Exception):
 
 
 class ResponseTurns:
-    def __init__(self, engine: Engine, conversations: Conversations) -> None:
+    """`download`: fetches files that a request names by URLs; None: not supported."""
+
+    def __init__(self, engine: Engine, conversations: Conversations, download: Download | None) -> None:
         self.engine = engine
         self.conversations = conversations
         self.store = conversations.store
+        self._download = download
+
+    async def read(self, session: str, body: Any, *, lenient: bool = False) -> tuple[ResponsesRequest, list[str]]:
+        """The request, and the positions of its ignored members. Raises Invalid, Problem."""
+        given, whole = await self._whole(session, body)
+        unseal = Sealing(self.store, session).unseal
+        request, ignored = read_leniently(whole, unseal) if lenient else (read_request(whole, unseal), [])
+        # Lists of items show the original URLs.
+        return dataclasses.replace(request, raw_input=given[INPUT]), ignored
+
+    async def read_compaction(self, session: str, body: Any) -> ResponsesRequest:
+        """Raises Invalid, Problem."""
+        _, whole = await self._whole(session, body)
+        return read_compaction(whole, Sealing(self.store, session).unseal)
+
+    async def _whole(self, session: str, body: Any) -> tuple[Any, Any]:
+        """The body with the items that it refers to, and the same with the contents of files."""
+        max_body = self.engine.settings.max_body
+        given = await resolved(self.store, session, body, max_body)
+        return given, await with_files(given, self._download, max_body)
 
     async def events(
         self,

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -11,7 +12,6 @@ from starlette.routing import BaseRoute
 
 from addon.core.dialects.responses.answer import sse
 from addon.core.dialects.responses.conversations import compacted, input_page
-from addon.core.dialects.responses.errors import Invalid
 from addon.core.dialects.responses.options import INCLUDABLE
 from addon.core.dialects.responses.request import ResponsesRequest
 from addon.core.framing.documents import Document, encode
@@ -19,11 +19,11 @@ from addon.gateway.background import KEEP_ALIVE, BackgroundResponses, Run
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Caller, Engine
-from addon.gateway.failures import TurnFailed, in_openai_s_words
+from addon.gateway.failures import TurnFailed
 from addon.gateway.front_door import LIST, DoorRoute, FrontDoor, session_of
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.gateway.items import INPUT, ItemIds, without_input
-from addon.gateway.response_turns import Events, RequestReader, ResponseTurns
+from addon.gateway.response_turns import Events, ResponseTurns
 from addon.gateway.sealing import Sealing
 from addon.gateway.streaming import Stream, answer_while_connected, ending_problem
 from addon.web.api import ApiContext
@@ -57,8 +57,7 @@ class ResponsesRoutes(FrontDoor):
         self, engine: Engine, conversations: Conversations, key: str, download: Download | None = None
     ) -> None:
         super().__init__(engine, conversations, key, download)
-        self.turns = ResponseTurns(engine, conversations)
-        self._reader = RequestReader(self)
+        self.turns = ResponseTurns(engine, conversations, download)
         self.background = BackgroundResponses(self.store, lambda: engine.proxy_id)
 
     def routes(self) -> list[BaseRoute]:
@@ -99,11 +98,7 @@ class ResponsesRoutes(FrontDoor):
         """A request of an OpenAI client, streamed or not. Calls of the client's own functions are returned as
         `function_call` items; the proxy runs the session's tools."""
         caller, body, handover = await self.receive(request, api, PATH)
-        try:
-            lenient = api.settings.lenient
-            parsed, ignored = await self._reader.read(caller.session, body, lenient=lenient)
-        except Invalid as error:
-            return in_openai_s_words(error)
+        parsed, ignored = await self._read(api, caller, body)
         if parsed.background:
             return await self._begin(api, caller, parsed, handover, ignored)
         events = self.turns.events(caller, parsed, handover, api.ending)
@@ -116,10 +111,7 @@ class ResponsesRoutes(FrontDoor):
         summary in it, without tools; nothing is stored."""
         caller, body, handover = await self.receive(request, api, f"{PATH}/compact")
         sealing = Sealing(self.store, caller.session)
-        try:
-            parsed = await self._reader.read_compaction(caller.session, body)
-        except Invalid as error:
-            return in_openai_s_words(error)
+        parsed = await self.turns.read_compaction(caller.session, body)
         events = self.turns.events(caller, parsed, handover, api.ending)
 
         def show(response: Document) -> Document:
@@ -139,12 +131,8 @@ class ResponsesRoutes(FrontDoor):
         caller, body, handover = await self.receive(request, api, f"{PATH}/input_tokens")
 
         async def count() -> Response:
-            try:
-                lenient = api.settings.lenient
-                parsed, ignored = await self._reader.read(caller.session, body, lenient=lenient)
-                tokens = await self.turns.count_tokens(caller, parsed, handover)
-            except (Invalid, TurnFailed) as error:
-                return in_openai_s_words(error)
+            parsed, ignored = await self._read(api, caller, body)
+            tokens = await self.turns.count_tokens(caller, parsed, handover)
             counted = {"object": "response.input_tokens", "input_tokens": tokens}
             return _json(counted, _headers(ignored))
 
@@ -184,10 +172,7 @@ class ResponsesRoutes(FrontDoor):
         `limit` items (20; maximum 100), after the item `after`."""
         response = await self._response(session_of(request, api.settings.session), response_id)
         items = (response.document or {}).get(INPUT, [])
-        try:
-            return _json(input_page(items, response.contents, request.query_params.multi_items()))
-        except Invalid as error:
-            return in_openai_s_words(error)
+        return _json(input_page(items, response.contents, request.query_params.multi_items()))
 
     async def delete_response(self, api: ApiContext, request: Request, response_id: str) -> Response:
         """The response can no longer be shown or continued. Responses that already continue it stay complete. One
@@ -201,6 +186,9 @@ class ResponsesRoutes(FrontDoor):
         self.background.forget(session, response_id)
         return _json({"id": response_id, "object": "response", "deleted": True})
 
+    async def _read(self, api: ApiContext, caller: Caller, body: Any) -> tuple[ResponsesRequest, list[str]]:
+        return await self.turns.read(caller.session, body, lenient=api.settings.lenient)
+
     async def _begin(
         self, api: ApiContext, caller: Caller, parsed: ResponsesRequest, handover: Handover, ignored: Sequence[str]
     ) -> Response:
@@ -209,10 +197,7 @@ class ResponsesRoutes(FrontDoor):
             raise ending_problem()
         headers = _headers(ignored)
         events = self.turns.events(caller, dataclasses.replace(parsed, stream=True), handover, api.ending)
-        try:
-            first = await anext(events)
-        except Invalid as error:
-            return in_openai_s_words(error)
+        first = await anext(events)
         response = first[-1]["response"]
         if response["status"] != "in_progress":  # an earlier answer to this request, which did not reach the client
             if parsed.stream:
@@ -260,18 +245,12 @@ async def _answered(
     """`show`: converts the response to the body, unless it is streamed. `ignored`: the ignored members of the
     request."""
     headers = _headers(ignored)
-    try:
-        first = await anext(events)
-    except Invalid as error:
-        return in_openai_s_words(error)
+    first = await anext(events)
     if stream:
         return Stream(_framed(first, events), api, headers)
-    try:
-        async for more in events:
-            first = more or first
-        return _json(show(first[-1]["response"]), headers)
-    except TurnFailed as error:
-        return in_openai_s_words(error)
+    async for more in events:
+        first = more or first
+    return _json(show(first[-1]["response"]), headers)
 
 
 async def _framed(first: Events, rest: AsyncGenerator[Events]) -> AsyncGenerator[bytes]:

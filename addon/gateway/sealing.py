@@ -6,24 +6,19 @@ that session.
 
 import base64
 import hashlib
-from typing import Protocol
 
 from cryptography.fernet import Fernet, InvalidToken
 
 from addon.core.dialects.responses.items import Purpose
+from store.base import Store
 
 _PERSONS: dict[Purpose, bytes] = {"summary": b"toolgraft seal", "signatures": b"toolgraft signs"}
-
-
-class _HasSecret(Protocol):
-    @property
-    def secret(self) -> bytes: ...
 
 
 class Sealing:
     """`store` must be open before the first use. Each session and purpose has its own key."""
 
-    def __init__(self, store: _HasSecret, session: str) -> None:
+    def __init__(self, store: Store, session: str) -> None:
         self._store = store
         self._session = session
 

@@ -1,14 +1,16 @@
 """Long answers and streams, which are cancelled when the client hangs up or the proxy stops."""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from addon.core.framing.replies import PROXY_ENDING
+from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover, HandoverResponse
 from addon.web.api import ApiContext
 from addon.web.problems import Problem
@@ -20,27 +22,28 @@ _NOBODY = Response(status_code=499)
 
 
 async def answer_while_connected(
-    request: Request, api: ApiContext, handover: Handover, work: Callable[[], Awaitable[Response]]
+    request: Request, api: ApiContext, handover: Handover, work: Callable[[], Coroutine[Any, Any, Response]]
 ) -> Response:
     """The result of `work`, which is cancelled if the client hangs up or the proxy stops. If the proxy is ending or
-    about to, raises Problem (503) instead of an error of the work, so that the client can try again."""
+    about to, raises Problem (503) instead of a failure of the work, so that the client can try again."""
     if api.draining:
         raise ending_problem()
-    answers: list[Response] = []
-
-    async def run() -> bool:
-        answers.append(await work())
-        return True
-
+    answer: Response | None = None
     try:
         with counted(api):
-            await while_connected(request.receive, run(), api.ending)
+            answer = await while_connected(request.receive, work(), api.ending)
+    except TurnFailed as error:
+        if api.ending.is_set() and error.code >= 500:
+            raise ending_problem() from error
+        raise
     finally:
-        if not answers:
+        if answer is None:
             await handover.settle(whole=False)
-    if api.ending.is_set() and (not answers or answers[0].status_code >= 500):
+    if answer is not None:
+        return HandoverResponse(answer, handover)
+    if api.ending.is_set():
         raise ending_problem()
-    return HandoverResponse(answers[0], handover) if answers else _NOBODY
+    return _NOBODY
 
 
 @contextmanager
@@ -72,12 +75,11 @@ class Stream(Response):
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def write() -> bool:
+        async def write() -> None:
             async with aclosing(self._events):
                 async for event in self._events:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return True
 
         with counted(self._api):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
