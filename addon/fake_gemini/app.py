@@ -53,27 +53,27 @@ class App:
         if scope["type"] == "websocket":
             await self._live(WebSocket(scope, receive, send))
             return
-        exchange = _Exchange(scope, await _body(receive))
+        exchange = _Exchange(scope, await _body(receive), send)
         if exchange.path.startswith("/_demo/"):
-            await self._inspect(exchange, send)
+            await self._inspect(exchange)
             return
         try:
             route = self._route(exchange)
             if route.surface == "interactions":
-                await self._interact(exchange, route, send)
+                await self._interact(exchange, route)
                 return
             if route.method == "chat/completions":
-                await self._complete(exchange, route, send)
+                await self._complete(exchange, route)
                 return
             if exchange.streamed:
-                await self._stream(exchange, route, send)
+                await self._stream(exchange, route)
                 return
             document = self._unary(exchange, route)
         except Refused as refused:
-            await self._refuse(exchange, refused, send)
+            await self._refuse(exchange, refused)
             return
         self._log_request(exchange, 200)
-        await exchange.answer(send, 200, pretty(document).encode())
+        await exchange.answer(200, pretty(document).encode())
 
     async def _live(self, socket: WebSocket) -> None:
         """Serve a WebSocket of the Live API: JSON in text or binary frames, answered by binary frames. Each
@@ -142,54 +142,56 @@ class App:
                 return service.delete_cached(name)
         raise Refused("Method not found.", code=404)
 
-    async def _stream(self, exchange: _Exchange, route: Route, send: Send) -> None:
+    async def _stream(self, exchange: _Exchange, route: Route) -> None:
         reply, request = self.service.generate(exchange.json(), route, stream=True)
         shape = self._shape(exchange, request)
         calling = (request.get("toolConfig") or {}).get("functionCallingConfig") or {}
         documents = reply.events(shape, partial_args=bool(calling.get("streamFunctionCallArguments")))
         self._log_request(exchange, 200)
-        await exchange.start(send, 200, "text/event-stream" if exchange.sse else JSON_TYPE, None)
-        await self._send(send, _cut(list(_frames(documents, exchange.sse)), shape), shape)
+        kind = "text/event-stream" if exchange.sse else JSON_TYPE
+        await self._send(exchange, list(_frames(documents, exchange.sse)), shape, kind)
 
-    async def _send(self, send: Send, pieces: Iterator[bytes], shape: Shape) -> None:
-        for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    async def _send(
+        self, exchange: _Exchange, frames: list[bytes], shape: Shape, kind: str = "text/event-stream"
+    ) -> None:
+        await exchange.start(200, kind)
+        for piece in _cut(frames, shape):
+            await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
             await asyncio.sleep(shape.delay)
         if shape.cut is None:
-            await send({"type": "http.response.body", "body": b""})
+            await exchange.send({"type": "http.response.body", "body": b""})
         # Otherwise the response stays unfinished, and the server breaks the connection.
 
-    async def _interact(self, exchange: _Exchange, route: Route, send: Send) -> None:
+    async def _interact(self, exchange: _Exchange, route: Route) -> None:
         if exchange.method != "POST" or route.name:
             found = {"GET": self.interactions.get, "DELETE": self.interactions.delete}.get(exchange.method)
             if found is None or not route.name:
                 raise Refused("Method not found.", code=404)
             document = found(route.name)
             self._log_request(exchange, 200)
-            await exchange.answer(send, 200, msgspec.json.encode(document), "application/json")
+            await exchange.answer(200, msgspec.json.encode(document), "application/json")
             return
         given = exchange.json()
-        interaction = self.interactions.create(given, self._shape_from(exchange, str(given.get("input", ""))))
+        shape = self._shape_from(exchange, str(given.get("input", "")))
+        interaction = self.interactions.create(given)
         self._log_request(exchange, 200)
-        if not given.get("stream"):
-            await exchange.answer(send, 200, msgspec.json.encode(interaction.document), "application/json")
-            return
-        await exchange.start(send, 200, "text/event-stream", None)
-        await self._send(send, _cut(list(events(interaction)), interaction.shape), interaction.shape)
+        if given.get("stream"):
+            await self._send(exchange, list(events(interaction, shape)), shape)
+        else:
+            await exchange.answer(200, msgspec.json.encode(interaction), "application/json")
 
-    async def _complete(self, exchange: _Exchange, route: Route, send: Send) -> None:
+    async def _complete(self, exchange: _Exchange, route: Route) -> None:
         if exchange.method != "POST":
             raise Refused("Method not found.", code=404)
         given = exchange.json()
         reply, request = self.service.complete(given, route)
         shape = self._shape(exchange, request)
         self._log_request(exchange, 200)
-        if not given.get("stream"):
-            await exchange.answer(send, 200, msgspec.json.encode(reply.unary()), "application/json")
-            return
-        await exchange.start(send, 200, "text/event-stream", None)
-        usage = bool((given.get("stream_options") or {}).get("include_usage"))
-        await self._send(send, _cut(list(reply.events(shape, usage=usage)), shape), shape)
+        if given.get("stream"):
+            usage = bool((given.get("stream_options") or {}).get("include_usage"))
+            await self._send(exchange, list(reply.events(shape, usage=usage)), shape)
+        else:
+            await exchange.answer(200, msgspec.json.encode(reply.unary()), "application/json")
 
     def _shape(self, exchange: _Exchange, request: Json) -> Shape:
         history = turns(request["contents"])
@@ -203,10 +205,10 @@ class App:
         except ValueError as e:
             raise Refused(str(e)) from e
 
-    async def _refuse(self, exchange: _Exchange, refused: Refused, send: Send) -> None:
+    async def _refuse(self, exchange: _Exchange, refused: Refused) -> None:
         self._log_request(exchange, refused.code, refused.message)
         if exchange.route is not None and exchange.route.surface == "interactions":
-            await exchange.answer(send, refused.code, msgspec.json.encode(refused.plain()), "application/json")
+            await exchange.answer(refused.code, msgspec.json.encode(refused.plain()), "application/json")
             return
         body: Any = refused.body()
         kind = JSON_TYPE
@@ -217,7 +219,7 @@ class App:
                 kind = "text/event-stream"  # although the body is a bare object
             else:
                 body = [body]
-        await exchange.answer(send, refused.code, pretty(body).encode(), kind)
+        await exchange.answer(refused.code, pretty(body).encode(), kind)
 
     def _log_request(self, exchange: _Exchange, status: int, error: str | None = None) -> None:
         entry = {
@@ -230,7 +232,7 @@ class App:
         }
         self.log.add(entry, len(exchange.body))
 
-    async def _inspect(self, exchange: _Exchange, send: Send) -> None:
+    async def _inspect(self, exchange: _Exchange) -> None:
         """Serve ``/_demo/requests`` and ``/_demo/stats``, for tests that run the server as a process."""
         found: dict[str, Any] = {
             "/_demo/requests": self.log.requests,
@@ -241,13 +243,13 @@ class App:
             },
         }
         status = 200 if exchange.path in found else 404
-        await exchange.answer(send, status, msgspec.json.encode(found.get(exchange.path)))
+        await exchange.answer(status, msgspec.json.encode(found.get(exchange.path)))
 
 
 class _Exchange:
     """One request, and the methods that send its answer."""
 
-    def __init__(self, scope: Scope, body: bytes) -> None:
+    def __init__(self, scope: Scope, body: bytes, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         query: str = scope["query_string"].decode()
@@ -255,6 +257,7 @@ class _Exchange:
         self.query = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
         self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         self.body = body
+        self.send = send
         self.document: Any = None
         self.route: Route | None = None
         self.streamed = False
@@ -268,21 +271,21 @@ class _Exchange:
             raise Refused(f"Invalid JSON payload received. Unexpected token.\n{e}") from e
         return self.document
 
-    async def start(self, send: Send, status: int, kind: str, length: int | None, *, zipped: bool = False) -> None:
+    async def start(self, status: int, kind: str, length: int | None = None, *, zipped: bool = False) -> None:
         headers = [(b"content-type", kind.encode()), *_HEADERS]
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         if zipped:
             headers.append((b"content-encoding", b"gzip"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def answer(self, send: Send, status: int, body: bytes, kind: str = JSON_TYPE) -> None:
+    async def answer(self, status: int, body: bytes, kind: str = JSON_TYPE) -> None:
         """Send the whole answer, compressed if the client accepts gzip, except event streams."""
         zipped = kind in (JSON_TYPE, "application/json") and "gzip" in self.headers.get("accept-encoding", "")
         if zipped:
             body = gzip.compress(body, 1)
-        await self.start(send, status, kind, len(body), zipped=zipped)
-        await send({"type": "http.response.body", "body": body})
+        await self.start(status, kind, len(body), zipped=zipped)
+        await self.send({"type": "http.response.body", "body": body})
 
 
 async def _body(receive: Receive) -> bytes:

@@ -5,8 +5,6 @@ comment "own words" marks messages whose wording by the service is not public. I
 and the odd finish_reason of streams are the service's. Pure except for random ids and the time of day.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
@@ -18,7 +16,7 @@ from typing import Any
 from addon.fake_gemini import signatures
 from addon.fake_gemini.errors import Json, Refused, bad_fields
 from addon.fake_gemini.model import ModelAnswer
-from addon.fake_gemini.reply import Shape, split
+from addon.fake_gemini.reply import Shape, output_tokens, split
 from addon.fake_gemini.routes import Model
 
 _INVALID = "Invalid JSON payload received."
@@ -331,7 +329,7 @@ class ChatReply:
         }
 
     def _usage(self) -> Json:
-        completion = sum(len(a.text) // 4 + 12 * len(a.calls) for a in self.answers)
+        completion = output_tokens(self.answers)
         return {
             "completion_tokens": completion,
             "prompt_tokens": self.prompt_tokens,

@@ -1,7 +1,5 @@
 """The strict local Gemini's error answers, in the service's format. ``fields``, ``rules`` and ``history`` decide."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ Works on the canonical form that ``fields.read`` returns. Pure. Comments mark me
 not public, and rules that are stricter than the service's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

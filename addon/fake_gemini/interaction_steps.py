@@ -3,8 +3,6 @@
 A ``thought`` step carries the signature of the model's next output: of the step's first call, or of its text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

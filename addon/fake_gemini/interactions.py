@@ -3,11 +3,8 @@
 Steps become Contents, so that ``generateContent``'s rules and model apply.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
-import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +14,7 @@ from addon.fake_gemini import routes, rules
 from addon.fake_gemini.errors import Json, Refused
 from addon.fake_gemini.interaction_steps import contents_of, contents_of_answer, last_calls, steps_of
 from addon.fake_gemini.model import answer
-from addon.fake_gemini.reply import Shape, split
+from addon.fake_gemini.reply import Shape, new_id, split
 from addon.fake_gemini.routes import Model
 from addon.fake_gemini.service import tokens
 
@@ -65,7 +62,6 @@ BUILT_IN = frozenset(
 )
 FUNCTION = frozenset("type name description parameters defer_loading short_description".split())
 JSON_TYPES = frozenset("string number integer boolean array object null".split())
-_ALPHABET = string.ascii_lowercase + string.digits
 
 
 @dataclass
@@ -79,28 +75,15 @@ class Stored:
 
 
 @dataclass
-class Interaction:
-    """An answer to be sent."""
-
-    document: Json
-    shape: Shape
-
-    @property
-    def id(self) -> str:
-        return str(self.document.get("id", ""))
-
-
-@dataclass
 class Interactions:
     """The service. ``options``: as in ``rules``, except that undeclared functions in the history are always accepted,
     because each interaction declares its own tools."""
 
     options: rules.Options = field(default_factory=rules.Options)
-    shape: Shape = field(default_factory=Shape)
     stored: dict[str, Stored] = field(default_factory=dict)
 
-    def create(self, given: Any, shape: Shape) -> Interaction:
-        """The answer to a request. Raises ``Refused``."""
+    def create(self, given: Any) -> Json:
+        """The answer to a request: an interaction. Raises ``Refused``."""
         _check_fields(given, KNOWN, "")
         if "agent" in given or given.get("background"):
             raise Refused("Agents and background interactions are not served here.")  # own words
@@ -114,7 +97,7 @@ class Interactions:
         options = rules.Options(check_signatures=self.options.check_signatures, check_declared=False)
         rules.check(request, model, PLACE, options=options)
         found = answer(request)
-        output = contents_of_answer(found, _call_id, signed=model.is_gemini_3)
+        output = contents_of_answer(found, new_id, signed=model.is_gemini_3)
         document = _document(given, model, output, found.finish, tokens(request))
         if found.token is not None:
             document["continuation_token"] = found.token
@@ -122,7 +105,7 @@ class Interactions:
             self.stored[document["id"]] = Stored(prompt_contents + so_far + output, document, prompt_contents)
         else:
             del document["id"]
-        return Interaction(document, shape)
+        return document
 
     def get(self, name: str) -> Json:
         """A stored interaction. Raises ``Refused``."""
@@ -294,18 +277,18 @@ def _document(given: Json, model: Model, output: list[Json], finish: str, prompt
     return document
 
 
-def events(interaction: Interaction) -> Iterator[bytes]:
+def events(interaction: Json, shape: Shape) -> Iterator[bytes]:
     """The frames of an answer's event stream."""
-    document, head = interaction.document, {"object": "interaction", "model": interaction.document["model"]}
-    yield _frame({"interaction": {"id": interaction.id, "status": "in_progress", **head}}, "interaction.created")
-    yield _frame({"interaction_id": interaction.id, "status": "in_progress"}, "interaction.status_update")
-    for index, step in enumerate(document["steps"]):
-        start, deltas = _pieces(step, interaction.shape)
+    name, head = interaction.get("id", ""), {"object": "interaction", "model": interaction["model"]}
+    yield _frame({"interaction": {"id": name, "status": "in_progress", **head}}, "interaction.created")
+    yield _frame({"interaction_id": name, "status": "in_progress"}, "interaction.status_update")
+    for index, step in enumerate(interaction["steps"]):
+        start, deltas = _pieces(step, shape)
         yield _frame({"index": index, "step": start}, "step.start")
         for delta in deltas:
             yield _frame({"index": index, "delta": delta}, "step.delta")
         yield _frame({"index": index}, "step.stop")
-    last = {"id": interaction.id, **{key: value for key, value in document.items() if key not in ("id", "steps")}}
+    last = {"id": name, **{key: value for key, value in interaction.items() if key not in ("id", "steps")}}
     yield _frame({"interaction": last}, "interaction.completed")
     yield b"event: done\ndata: [DONE]\n\n"
 
@@ -326,10 +309,6 @@ def _pieces(step: Json, shape: Shape) -> tuple[Json, list[Json]]:
 def _frame(document: Json, kind: str) -> bytes:
     data = json.dumps({**document, "event_type": kind}, ensure_ascii=False, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
-
-
-def _call_id() -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -8,8 +8,6 @@ The "model" is ``model``, with its directives, and two more in the user's words:
 Audio is read as UTF-8 text, which is complete when the stream ends (``audioStreamEnd``, ``activityEnd``).
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from dataclasses import dataclass

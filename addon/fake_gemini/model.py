@@ -13,8 +13,6 @@ It understands these directives in the last ordinary user turn; other text is na
 In natural language, a declared function is called if the text contains a word of its name ("weather" of get_weather).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -3,14 +3,12 @@
 Key order, ids, signatures and the split into chunks follow recorded exchanges. Pure except for random ids.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from addon.fake_gemini import signatures
 from addon.fake_gemini.errors import Json
@@ -42,7 +40,7 @@ class Shape:
     cut: int | None = None
     bytes: int | None = None
 
-    def changed(self, words: str) -> Shape:
+    def changed(self, words: str) -> Self:
         """This shape with changes such as ``"each, usage, no_finish, trailing=0, cut=3, bytes=7, delay=0.01"``.
 
         Raises ValueError for an unknown name.
@@ -80,7 +78,7 @@ class Reply:
             text = self._text_parts(answer, 1, signed=not answer.calls)
             parts = self._thought_parts(answer) + text + self._call_parts(answer)
             candidates.append(self._candidate(index, parts or None, answer))
-        return self._envelope(self._document(candidates, self._output_tokens()))
+        return self._envelope(self._document(candidates))
 
     def events(self, shape: Shape, *, partial_args: bool = False) -> list[Json]:
         """The stream's documents, in order."""
@@ -105,9 +103,9 @@ class Reply:
                 given += words
                 if answer.checkpoint is not None and final is None and words:
                     candidate["continuationToken"] = answer.checkpoint(given)
-                events.append(self._document([candidate], self._output_tokens()))
+                events.append(self._document([candidate]))
         if shape.usage:
-            events.append(self._document(None, self._output_tokens()))
+            events.append(self._document(None))
         return [self._envelope(event) for event in events]
 
     def _chunks(self, answer: ModelAnswer, shape: Shape, partial_args: bool) -> list[list[Json] | None]:
@@ -152,7 +150,7 @@ class Reply:
     def _id(self) -> str:
         if "codeassist" in self.place:
             return f"call_{secrets.randbelow(9_000_000) + 1_000_000}"
-        return "".join(secrets.choice(_ALPHABET) for _ in range(8))
+        return new_id()
 
     def _candidate(self, index: int, parts: list[Json] | None, final: ModelAnswer | None) -> Json:
         candidate: Json = {}
@@ -170,15 +168,12 @@ class Reply:
             candidate["continuationToken"] = final.token
         return candidate
 
-    def _output_tokens(self) -> int:
-        return sum(len(a.text) // 4 + 12 * len(a.calls) for a in self.answers)
-
-    def _document(self, candidates: list[Json] | None, output_tokens: int) -> Json:
-        prompt = self.prompt_tokens
+    def _document(self, candidates: list[Json] | None) -> Json:
+        prompt, output = self.prompt_tokens, output_tokens(self.answers)
         usage: Json = {"promptTokenCount": prompt}
-        if output_tokens:
-            usage["candidatesTokenCount"] = output_tokens
-        usage["totalTokenCount"] = prompt + output_tokens
+        if output:
+            usage["candidatesTokenCount"] = output
+        usage["totalTokenCount"] = prompt + output
         if "vertex" in self.place and "codeassist" not in self.place:
             usage["trafficType"] = "ON_DEMAND"
         usage["promptTokensDetails"] = [{"modality": "TEXT", "tokenCount": prompt}]
@@ -193,6 +188,15 @@ class Reply:
         if "codeassist" in self.place:
             return {"response": document, "traceId": self.trace_id, "metadata": {}}
         return document
+
+
+def new_id() -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
+
+
+def output_tokens(answers: list[ModelAnswer]) -> int:
+    """A rough count."""
+    return sum(len(answer.text) // 4 + 12 * len(answer.calls) for answer in answers)
 
 
 def split(text: str, pieces: int) -> list[str]:

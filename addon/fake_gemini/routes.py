@@ -1,7 +1,5 @@
 """Finds the surface and method of a path, and the model of a name. Pure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -61,7 +59,7 @@ class Route:
 
     @property
     def place(self) -> frozenset[str]:
-        """The names of this service in ``schema``."""
+        """The names of this service in the table of ``fields``."""
         if self.surface == "vertex" and self.version == "v1":
             return frozenset({"vertex", "vertex-v1"})
         if self.surface in ("firebase", "codeassist"):

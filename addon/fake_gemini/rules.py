@@ -4,8 +4,6 @@ Works on the canonical form that ``fields.read`` returns. Pure. The comment "own
 the service is not public.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from referencing.jsonschema import DRAFT202012
 
 from addon.fake_gemini import history, signatures
 from addon.fake_gemini.errors import Refused
+from addon.fake_gemini.fields import snake
 from addon.fake_gemini.routes import Model
 
 Request = dict[str, Any]
@@ -145,7 +144,7 @@ def _declaration_errors(declaration: dict[str, Any], where: str, place: frozense
     for plain, full in (("parameters", "parametersJsonSchema"), ("response", "responseJsonSchema")):
         if plain in declaration and full in declaration:
             # own words
-            errors.append(f"{where}: {plain} and {_snake(full)} are mutually exclusive.")
+            errors.append(f"{where}: {plain} and {snake(full)} are mutually exclusive.")
     behavior = declaration.get("behavior")
     if live and behavior not in (None, "UNSPECIFIED", "BLOCKING", "NON_BLOCKING", 0, 1, 2):
         errors.append(f"{where}.behavior: no such behavior: {behavior}.")  # own words
@@ -185,10 +184,6 @@ def _vertex_problem(schema: dict[str, Any], where: str) -> str | None:
     nested = [(item, f"{where}.{name}") for name, item in (schema.get("properties") or {}).items()]
     nested += [(item, where) for item in (*(schema.get("anyOf") or []), schema.get("items")) if item is not None]
     return next((problem for item, place in nested if (problem := _vertex_problem(item, place))), None)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"[A-Z]", lambda m: "_" + m[0].lower(), name)
 
 
 def _schema_errors(schema: dict[str, Any], where: str, vertex: bool) -> list[str]:

@@ -1,7 +1,5 @@
 """Runs the strict local Gemini on loopback: in a test's event loop, or as ``python -m addon.fake_gemini.server``."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """The service without HTTP: turns a parsed request into an answer or a refusal. No I/O."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ A signature contains a nonce, and an HMAC over the nonce and the signed content,
 call is detected.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
