@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
-from store.backends import _sqlite_file as schema
 from store.base import StoreError
 from store.models import CachedTools, Call, Record, Response, Session, Turn
 
@@ -145,7 +144,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
 def _save(db: sqlite3.Connection, temporary: Path) -> dict[str, int]:
     """Copy all readable rows into a new file. Returns the number of rows of each table."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    files.check_version(temporary, version, schema.APPLICATION_ID)
+    files.check_version(temporary, version, files.APPLICATION_ID)
     with contextlib.closing(files.create(temporary, version)) as new:
         tables = [name for (name,) in new.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables.remove("sqlite_sequence")
@@ -218,7 +217,7 @@ def _keep_numbers(db: sqlite3.Connection, new: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.DatabaseError):
         for name, number in db.execute("SELECT name, seq FROM sqlite_sequence"):
             numbers[name] = max(number, numbers.get(name, 0))
-    last = [_largest(one, statement) for one in (db, new) for statement in (schema.LAST_EVENT, _LAST_INDEXED)]
+    last = [_largest(one, statement) for one in (db, new) for statement in (files.LAST_EVENT, _LAST_INDEXED)]
     last += [numbers.pop("event", 0), _largest(new, "SELECT max(record ->> 'version') FROM session")]
     last_event = max(number or 0 for number in last)
     if _largest(new, "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE name = 'event'"):

@@ -6,7 +6,6 @@ Bounded: for older revisions the changes are unknown.
 import itertools
 from collections.abc import Collection
 
-from store.budget import Budget, Share
 from store.models import LedgerChanges
 
 MOST = 2048
@@ -14,20 +13,6 @@ MOST = 2048
 
 _EACH = 160
 """The approximate memory use of a turn or key in bytes."""
-
-
-class Deletions:
-    """The numbers of the events of the last deleted sessions, by name: caches of a deleted session must not be used for
-    a new session of its name."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._numbers: Share[str, int] = budget.share("deleted sessions", 1 / 96)
-
-    def note(self, session: str, number: int) -> None:
-        self._numbers.put(session, number, 128)
-
-    def of(self, session: str) -> int:
-        return self._numbers.get(session) or 0
 
 
 class Changes:

@@ -135,16 +135,18 @@ def _leniently[R: Record](model: type[R], text: str, error: ValidationError) -> 
 
 def log_damaged(what: str, where: str) -> None:
     """Log, once, that an unreadable record is left out."""
-    if len(_logged) < _MAX_LOGGED and (digest := hash((what, where))) not in _logged:
-        _logged.add(digest)
-        logger.warning("%s of the store is damaged and is left out: %s", what, where)
+    _log_once("%s of the store is damaged and is left out: %s", what, where, key=where)
 
 
 def _log(model: type[Record], text: str, error: ValidationError) -> None:
-    if len(_logged) < _MAX_LOGGED and (digest := hash((model, text))) not in _logged:
+    where = ", ".join(".".join(map(str, one["loc"])) or "it" for one in error.errors()[:3])
+    _log_once("a %s of the store cannot be read and is left out: %s", model.__name__.lower(), where, key=text)
+
+
+def _log_once(message: str, what: str, where: str, *, key: str) -> None:
+    if len(_logged) < _MAX_LOGGED and (digest := hash((what, key))) not in _logged:
         _logged.add(digest)
-        where = ", ".join(".".join(map(str, one["loc"])) or "it" for one in error.errors()[:3])
-        logger.warning("a %s of the store cannot be read and is left out: %s", model.__name__.lower(), where)
+        logger.warning(message, what, where)
 
 
 def media_of(part: Document) -> Media:
@@ -180,3 +182,8 @@ def with_parts(call: Call, text: str | bytes | None) -> Call:
 def size_of(calls: Sequence[Call]) -> int:
     """The approximate memory use of the parts of calls, in bytes."""
     return sum(2 * media.size for call in calls for media in call.media)
+
+
+def document_text(document: Document | None) -> str:
+    """A document as JSON. As in a record, NaN becomes null."""
+    return pydantic_core.to_json(document, inf_nan_mode="null").decode()

@@ -9,6 +9,7 @@ import pydantic_core
 
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
+from store.backends._records import document_text
 from store.backends._redis_base import Transaction, body_of, transact
 from store.backends._redis_client import Command, Script
 from store.backends._redis_ledger import MayTake, RedisLedger
@@ -71,8 +72,9 @@ class RedisResponses(RedisLedger):
         record = response.model_dump_json(exclude={"tools", "document"})
         columns = {"tools": response.tools, "document": response.document}
         columns = {column: value for column, value in columns.items() if value is not None}
-        document, answer = _json(columns), None if undelivered is None else _json(undelivered.answer)
-        parts = {call_id: _json(part) for call_id, part in response.calls.items()}
+        document = document_text(columns)
+        answer = None if undelivered is None else document_text(undelivered.answer)
+        parts = {call_id: document_text(part) for call_id, part in response.calls.items()}
 
         def compute(tx: Transaction) -> None:
             heads = [] if name is None else [tx.field("head", name)]
@@ -198,7 +200,7 @@ class RedisResponses(RedisLedger):
             columns = (_columns(value) if value else None) or {}
             columns.pop("document", None)
             if columns:
-                tx.put("document", response_id, values.compress(_json(columns)))
+                tx.put("document", response_id, values.compress(document_text(columns)))
             else:
                 tx.delete("document", response_id)
             node = node._replace(has_document=False)
@@ -311,11 +313,6 @@ def _columns(value: bytes) -> Document | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _json(document: Document | None) -> str:
-    # as in a record
-    return pydantic_core.to_json(document, inf_nan_mode="null").decode()
 
 
 def _text(value: bytes | None) -> str | None:

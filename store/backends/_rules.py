@@ -4,8 +4,8 @@ The states of a call are in `_states`.
 """
 
 import re
-from collections.abc import Awaitable, Container, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import pydantic_core
 
@@ -169,31 +169,6 @@ def name_after(cursor: str | None) -> str:
 
 LAST_PLACE = 10**18 - 1
 """Greater than any place."""
-
-
-class _Lists(Protocol):
-    def calls(
-        self, *, session: str | None, newest_first: bool = False, limit: int, cursor: str | None = None
-    ) -> Awaitable[Page[Call]]: ...
-
-
-async def calls_cursor(store: _Lists, moment: float, session: str | None, newest_first: bool) -> str | None:
-    """See `Store.calls_cursor`: bisects the places."""
-    newest = await store.calls(session=session, newest_first=True, limit=1)
-    if newest.next_cursor is None:  # one call at most
-        is_before = bool(newest.items) and newest.items[0].created_at < moment
-        return None if is_before == newest_first else cursor_of("call", 0 if newest_first else LAST_PLACE)
-    before, behind = 0, place("call", newest.next_cursor)
-    if newest.items and newest.items[0].created_at < moment:
-        before = behind
-    while behind - before > 1:
-        middle = (before + behind) // 2
-        found = (await store.calls(session=session, limit=1, cursor=cursor_of("call", middle - 1))).items
-        if found and found[0].created_at < moment:
-            before = middle
-        else:
-            behind = middle
-    return cursor_of("call", before + 1 if newest_first else before)
 
 
 def cursor_of(kind: str, place: int | str) -> str:

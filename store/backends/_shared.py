@@ -78,7 +78,23 @@ class SharedMethods(Store):
     async def calls_cursor(
         self, moment: float, *, session: str | None = None, newest_first: bool = False
     ) -> str | None:
-        return await rules.calls_cursor(self, moment, session, newest_first)
+        newest = await self.calls(session=session, newest_first=True, limit=1)
+        if newest.next_cursor is None:  # one call at most
+            is_before = bool(newest.items) and newest.items[0].created_at < moment
+            end = 0 if newest_first else rules.LAST_PLACE
+            return None if is_before == newest_first else rules.cursor_of("call", end)
+        # Bisect the places.
+        before, behind = 0, rules.place("call", newest.next_cursor)
+        if newest.items and newest.items[0].created_at < moment:
+            before = behind
+        while behind - before > 1:
+            middle = (before + behind) // 2
+            found = (await self.calls(session=session, limit=1, cursor=rules.cursor_of("call", middle - 1))).items
+            if found and found[0].created_at < moment:
+                before = middle
+            else:
+                behind = middle
+        return rules.cursor_of("call", before + 1 if newest_first else before)
 
     async def answer(
         self,

@@ -19,9 +19,8 @@ import filelock
 from store import disk
 from store.backends import _records as records
 from store.backends import _sqlite_file as files
-from store.backends import _sqlite_file as schema
 from store.backends import _states as states
-from store.backends._changes import Changes, Deletions
+from store.backends._changes import Changes
 from store.backends._clocks import ClockNote, Clocks, Now
 from store.backends._notifier import Notifier
 from store.backends._shared import SharedMethods
@@ -158,7 +157,9 @@ class SqliteBase(SharedMethods):
         records.remember_within(budget)
         self._sessions: Share[str, KnownSession] = budget.share("sessions", 1 / 16)
         self._writes: Share[str, Changes] = budget.share("ledger writes", 1 / 32)
-        self._deleted = Deletions(budget)
+        self._deleted: Share[str, int] = budget.share("deleted sessions", 1 / 96)
+        """The numbers of the events of the last deleted sessions, by name: caches of a deleted session must not be used
+        for a new session of its name."""
         self._calls: Share[str, Call] = budget.share("calls", 1 / 96)  # by id: read again to be answered
 
     @classmethod
@@ -374,4 +375,4 @@ class SqliteBase(SharedMethods):
             self._fail(error)
 
     def _stored_last_event(self) -> int:
-        return int(self._rows(schema.LAST_EVENT)[0][0])
+        return int(self._rows(files.LAST_EVENT)[0][0])

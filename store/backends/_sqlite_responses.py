@@ -8,6 +8,7 @@ import pydantic_core
 
 from store.backends import _records as records
 from store.backends import _rules as rules
+from store.backends._records import document_text
 from store.backends._sqlite_base import SqliteBase, Transaction, batches
 from store.backends._sqlite_calls import forget_answer
 from store.base import BATCH, ConversationMoved, UnknownResponse
@@ -40,7 +41,7 @@ class SqliteResponses(SqliteBase):
         session, name = response.session, response.conversation
         record = response.model_dump_json(exclude={"tools", "document"})
         tools, document = _text(response.tools), _text(response.document)
-        answer = None if undelivered is None else _json(undelivered.answer)
+        answer = None if undelivered is None else document_text(undelivered.answer)
         calls = [(call_id, _text(part)) for call_id, part in response.calls.items()]
         with Transaction(self) as tx:
             if name is not None and (current := self._head(session, name)) != head:
@@ -167,12 +168,7 @@ def _delete(tx: Transaction, session: str, response_id: str, seq: int) -> None:
 
 
 def _text(document: Document | None) -> str | None:
-    return None if document is None else _json(document)
-
-
-def _json(document: Document | None) -> str:
-    # as in a record
-    return pydantic_core.to_json(document, inf_nan_mode="null").decode()
+    return None if document is None else document_text(document)
 
 
 def _response_of(record: str, tools: str | None, document: str | None) -> Response:

@@ -38,7 +38,8 @@ class SqliteStore(SqliteLedger, SqliteResponses, SqliteCalls):
 
     async def snapshot(self, session: str) -> Snapshot:
         record = self._session(session)
-        return Snapshot(record, record.version if record else -self._deleted.of(session), self.revision(session))
+        version = record.version if record else -(self._deleted.get(session) or 0)
+        return Snapshot(record, version, self.revision(session))
 
     def _session(self, name: str) -> Session | None:
         known = self._known_session(name)
@@ -83,7 +84,7 @@ class SqliteStore(SqliteLedger, SqliteResponses, SqliteCalls):
             tx.changed.append(name)
         self._sessions.pop(name)
         self._writes.pop(name)
-        self._deleted.note(name, self._last_event)
+        self._deleted.put(name, self._last_event, 128)
         return True
 
     async def put_cached_tools(self, cached: CachedTools) -> None:
