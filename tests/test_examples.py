@@ -14,10 +14,10 @@ import pytest
 from addon.core.tools.tool_forms import normalise
 from addon.tools import ToolError
 from addon.tools.base import ToolSource
-from addon.tools.combined import Combined
+from addon.tools.combined import Combined, prefixed
 from addon.tools.http_endpoint import HttpExecutor
 from addon.tools.mcp_config import read_servers
-from addon.tools.mcp_servers import load
+from addon.tools.mcp_servers import McpSource
 from addon.tools.python import PythonSource
 from addon.tools.schema_checks import problems
 from tests.plain_http import NO_TLS
@@ -86,7 +86,8 @@ async def test_docstrings_describe_the_parameters_and_the_mark_says_how_a_tool_i
 
 @pytest.mark.e2e
 async def test_the_mcp_server_starts_and_its_tools_have_their_prefix() -> None:
-    async with Combined(load(EXAMPLES / "mcp.json")) as travel:
+    servers = read_servers(EXAMPLES / "mcp.json").items()
+    async with Combined([prefixed(McpSource(name, one), one.prefix) for name, one in servers]) as travel:
         flights, sights = await travel.list_tools()
         assert (flights.name, sights.name) == ("travel_find_flights", "travel_get_sights")
         assert (flights.rules.idempotent, flights.rules.cache_ttl, flights.rules.timeout) == (True, 300, 10)

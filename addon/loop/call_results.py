@@ -4,7 +4,7 @@ failed or that a person must answer or approve."""
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,18 +62,22 @@ def report_waiting(session: str, call: CapturedCall, *, needs_approval: bool) ->
 _LARGE = MOST_BYTES // 4
 """Results of more bytes than this are not remembered."""
 
+_MAX_WORKERS = 4  # workers that may claim a call, one after another
+_TAKEOVER = 1.0  # seconds for another worker to claim a call whose lease expired
+_LONG = 3600.0  # seconds of one wait without a time limit
+
 _RESULT_LOST = "the call has run, and its result was lost with the store's server"
 
 
-class ResultKeeper:
+class CallResults:
     """`count` is called with the status of each call whose end is stored here."""
 
-    def __init__(
-        self, store: Store, count: Callable[[str], None] = lambda status: None, late_writes: LateWrites | None = None
-    ) -> None:
+    def __init__(self, store: Store, late_writes: LateWrites, count: Callable[[str], None]) -> None:
         self.store = store
         self.count = count
-        self._late_writes = late_writes if late_writes is not None else LateWrites(store)
+        self._late_writes = late_writes
+
+    # --- storing ----------------------------------------------------------------------------------------------
 
     async def store_result(
         self,
@@ -115,10 +119,6 @@ class ResultKeeper:
             logger.debug("a call could not be settled: %s", failure)
         return None
 
-    async def flush(self, call_ids: Iterable[str]) -> None:
-        """Store the pending results of these calls. Raises StoreUnavailable."""
-        await self._late_writes.flush(call_ids)
-
     async def _store(
         self, session: str, call_id: str, result: Any, error: str | None, parts: Sequence[Document]
     ) -> Call:
@@ -157,15 +157,7 @@ class ResultKeeper:
             self.count(status)
         return call
 
-
-_MAX_WORKERS = 4  # workers that may claim a call, one after another
-_TAKEOVER = 1.0  # seconds for another worker to claim a call whose lease expired
-_LONG = 3600.0  # seconds of one wait without a time limit
-
-
-class CallWaits:
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    # --- waiting ----------------------------------------------------------------------------------------------
 
     async def final_call(self, session: str, call_id: str, timeout: float = math.inf) -> Call | None:
         """The call once it is final; None after `timeout` seconds."""

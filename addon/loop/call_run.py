@@ -21,7 +21,7 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.ledger_evidence import outcome_of_call
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
-from addon.loop.call_results import CallWaits, ResultKeeper, report_failure, report_waiting
+from addon.loop.call_results import CallResults, report_failure, report_waiting
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler
@@ -48,8 +48,7 @@ class RunContext:
     longer waited for. `max_media`: limit for the images and files of one result, in bytes."""
 
     store: Store
-    keeper: ResultKeeper
-    waits: CallWaits
+    results: CallResults
     shared: SharedRuns
     invoke: Callable[[Binding, CapturedCall], Awaitable[Any]]
     abandon: Callable[[asyncio.Task[ToolOutput]], None]
@@ -63,7 +62,7 @@ class CallExpired(ToolError):
 class CallRun:
     """`seconds`: the time limit of all tries together, without the pauses between them. `loop_id`: the loop or
     connection that waits for the call. `has_begun`: the proxy may have run the call. `has_worker`: workers may take
-    this call itself, not an identical one."""
+    this call itself, not an identical one. `ran_at`: when its run began, on the monotonic clock."""
 
     def __init__(
         self,
@@ -127,13 +126,12 @@ class CallRun:
         the usual time for a result by hand, and without a limit for a proxy."""
         call = await self._stored(call_id)
         if call.owner == "workers":
-            waits = self.context.waits
-            call = await waits.final_call_of_worker(
+            call = await self.context.results.final_call_of_worker(
                 self.session, call_id, self.seconds, claim_timeout=self._claim_timeout
             )
         else:
             patience = self._patience if call.owner == "hand" else math.inf
-            call = await self.context.waits.final_call(self.session, call_id, patience) or call
+            call = await self.context.results.final_call(self.session, call_id, patience) or call
         if call.status.final and call_id == self.call.call_id:
             return outcome_of_call(call)
         if not call.status.final:
@@ -208,7 +206,7 @@ class CallRun:
     async def _external_response(self, run: asyncio.Task[ToolOutput]) -> Document | None:
         """The response that came from elsewhere during the run; None if the run ended first, if a worker runs the call,
         or if the store could not be read."""
-        elsewhere = asyncio.ensure_future(self.context.waits.final_call(self.session, self.call.call_id))
+        elsewhere = asyncio.ensure_future(self.context.results.final_call(self.session, self.call.call_id))
         try:
             await asyncio.wait({run, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
             if (
@@ -267,7 +265,7 @@ class CallRun:
         self.has_worker = True
         with contextlib.suppress(NotPending):  # already final
             await self.store.release(self.session, self.call.call_id, detached=self.initial.detached)
-        call = await self.context.waits.final_call_of_worker(
+        call = await self.context.results.final_call_of_worker(
             self.session, self.call.call_id, self.seconds, claim_timeout=self._claim_timeout
         )
         if call.status is Status.EXPIRED:
@@ -280,7 +278,7 @@ class CallRun:
 
     async def _manual_response(self) -> Document:
         """Wait for a result through the control API."""
-        call = await self.context.waits.final_call(self.session, self.call.call_id, self._patience)
+        call = await self.context.results.final_call(self.session, self.call.call_id, self._patience)
         if call is None:
             return await self._store_result(error=self._unanswered)
         return outcome_of_call(call)
@@ -302,13 +300,13 @@ class CallRun:
         """Wait for a person's decision. None if the call is approved, else the response for the model."""
         timeout = self.config.approval_timeout
         report_waiting(self.session, self.call, needs_approval=True)
-        decided = await self.context.waits.decision(self.session, self.call.call_id, timeout)
+        decided = await self.context.results.decision(self.session, self.call.call_id, timeout)
         if decided is None:
             message = f"nobody approved this call within {timeout:g} s"
             decided = await self.store.settle(self.session, self.call.call_id, Status.DENIED, error=message)
             if decided.error == message:
                 report_failure(self.session, self.call, message)
-                self.context.keeper.count(decided.status)
+                self.context.results.count(decided.status)
         if decided.status.final:
             return outcome_of_call(decided)
         if decided.asked_args is not None:
@@ -321,8 +319,9 @@ class CallRun:
     async def _give_up(self, error: str) -> Document:
         """Expire a call that was not run because the store failed. If the answer fails too, a retry runs it."""
         report_failure(self.session, self.call, error)
-        keeper, call_id = self.context.keeper, self.call.call_id
-        settled = await keeper.settle(self.session, call_id, Status.EXPIRED, error, has_begun=False)
+        settled = await self.context.results.settle(
+            self.session, self.call.call_id, Status.EXPIRED, error, has_begun=False
+        )
         return outcome_of(None, error) if settled is None else outcome_of_call(settled)
 
     async def _store_result(
@@ -330,7 +329,7 @@ class CallRun:
     ) -> Document:
         if error is not None:
             report_failure(self.session, self.call, error)
-        return await self.context.keeper.store_result(
+        return await self.context.results.store_result(
             self.session, self.call.call_id, result=result, error=error, parts=parts
         )
 

@@ -18,10 +18,10 @@ from addon.core.framing.documents import Document
 from addon.graft.late_writes import LateWrites
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
-from addon.loop.call_results import CallWaits, ResultKeeper, report_failure, report_waiting
+from addon.loop.call_results import CallResults, report_failure, report_waiting
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.shared_runs import SharedRuns
-from addon.loop.steps import RunningCall, RunningStep
+from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
 from addon.tools.combined import Refresher
@@ -76,13 +76,10 @@ class Executors:
         self._http = http or endpoint_client(egress or Egress())
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared = SharedRuns()
-        self._count = count
         self.late_writes = LateWrites(store)
         store.on_reconnected = self.late_writes.repeat
-        self._keeper = ResultKeeper(store, count, self.late_writes)
-        self._context = RunContext(
-            store, self._keeper, CallWaits(store), self._shared, self._invoke, self._abandon, max_media
-        )
+        self._results = CallResults(store, self.late_writes, count)
+        self._context = RunContext(store, self._results, self._shared, self._invoke, self._abandon, max_media)
 
     async def open(self, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called whenever `tools` change, because a server came up late or lists new tools.
@@ -190,9 +187,7 @@ class Executors:
                 report_failure(config.session, call, initial_state.error)
             elif config.delivery != "passthrough":
                 report_waiting(config.session, call, needs_approval=initial_state.approval)
-            step.add_external(
-                call.call_id, call.name, partial(self._context.waits.final_call, config.session, call.call_id)
-            )
+            step.add_external(call.call_id, call.name, partial(self._results.final_call, config.session, call.call_id))
             return
         run = CallRun(self._context, config, call, initial_state, binding, limit, loop_id)
         self._track(step.add(call.call_id, call.name, binding.rules.after, run))
@@ -210,7 +205,7 @@ class Executors:
         cancelled: list[str] = []
         tasks: list[asyncio.Task[Document]] = []
         # calls of workers come last: while the store is queried about them, another call could begin
-        for call_id in sorted(calls, key=lambda call_id: _has_worker(step.runs.get(call_id))):
+        for call_id in sorted(calls, key=lambda one: one in step.runs and step.runs[one].has_worker):
             if not await _outlives_loop(step.runs.get(call_id)):
                 cancelled.append(call_id)
                 if (task := step.tasks.get(call_id)) is not None:
@@ -229,10 +224,6 @@ class Executors:
         await _cancel_all([step.tasks[call_id] for call_id in calls if call_id in step.tasks])
         for call_id in calls:
             await self._settle(config, step, call_id, why)
-
-    async def flush(self, calls: Iterable[str]) -> None:
-        """Store the pending results of these calls. Raises StoreUnavailable."""
-        await self._keeper.flush(calls)
 
     def behavior(self, config: SessionConfig, name: str) -> tuple[str | None, str | None]:
         """`behavior` and `scheduling` of a tool, for the Live API."""
@@ -256,7 +247,7 @@ class Executors:
 
     async def _settle(self, config: SessionConfig, step: RunningStep, call_id: str, error: str) -> None:
         has_begun = (run := step.runs.get(call_id)) is not None and run.has_begun
-        await self._keeper.settle(config.session, call_id, Status.EXPIRED, error, has_begun=has_begun)
+        await self._results.settle(config.session, call_id, Status.EXPIRED, error, has_begun=has_begun)
 
 
 class BackgroundStep:
@@ -278,11 +269,7 @@ class BackgroundStep:
         self._step.complete.set()
 
 
-def _has_worker(run: RunningCall | None) -> bool:
-    return run is not None and run.has_worker
-
-
-async def _outlives_loop(run: RunningCall | None) -> bool:
+async def _outlives_loop(run: CallRun | None) -> bool:
     try:
         return run is not None and await run.outlives_its_loop()
     except StoreError:

@@ -250,7 +250,7 @@ class Runner:
             self._all_calls += [call.call_id for call in effect.calls]
             try:
                 if effect.last:
-                    await self.executors.flush(self._all_calls)
+                    await self.executors.late_writes.flush(self._all_calls)
             except StoreUnavailable as error:
                 if (instead := store_failed(self.grafter, self.machine, error)) is not None:
                     return instead

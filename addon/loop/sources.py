@@ -10,7 +10,7 @@ from pathlib import Path
 
 from addon.settings import Settings
 from addon.tools.base import SourceError, ToolSource
-from addon.tools.combined import Combined, ToolTable
+from addon.tools.combined import Combined, ToolTable, prefixed
 from addon.tools.daemon_pool import DaemonPool
 from addon.tools.mcp_pins import PinnedSource, Pins
 
@@ -58,7 +58,7 @@ class ProxySources:
     def __init__(self, settings: Settings, pins: Pins | None = None) -> None:
         self._pins = pins
         self._more: dict[str, float] = {}
-        """Further arguments of `server_source`."""
+        """Further arguments of `McpSource`."""
         self._entries = [_Entry(spec.identity, spec.name, spec.make()) for spec in self._specs(settings)]
         self._more = {"start_timeout": _SERVER_TIMEOUT}
         self._importing = DaemonPool("import of changed tools files")
@@ -121,17 +121,21 @@ class ProxySources:
 
     def _servers(self, path: str, settings: Settings, names: dict[str, int]) -> Iterator[_Spec]:
         """`names`: how often each server name has occurred; a server's tools are pinned under a unique name."""
-        from addon.tools.mcp_config import read_servers
-        from addon.tools.mcp_servers import server_source
+        from addon.tools.mcp_config import Server, read_servers
+        from addon.tools.mcp_servers import McpSource
         from addon.tools.mcp_transport import McpBounds
 
         bounds = McpBounds(settings.max_tools, settings.max_tool, settings.max_line)
+
+        def make(name: str, server: Server, unique: str) -> ToolSource:
+            source = McpSource(name, server, pins=self._pins, bounds=bounds, pin_name=unique, **self._more)
+            return prefixed(source, server.prefix)
+
         for name, server in read_servers(path).items():
             number = names[name] = names.get(name, 0) + 1
             unique = name if number == 1 else f"{name}#{number}"
             identity = ("mcp", path, unique, server.model_dump_json(), frozenset(server.approvals))
-            make = partial(server_source, name, server, self._pins, bounds, unique, **self._more)
-            yield _Spec(identity, f"MCP server {name}", make)
+            yield _Spec(identity, f"MCP server {name}", partial(make, name, server, unique))
 
 
 def _is_up(source: ToolSource) -> bool:

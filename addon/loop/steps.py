@@ -3,22 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from addon.core.framing.documents import Document
 
-
-class RunningCall(Protocol):
-    """A call that is run here. `has_begun`: the proxy may have run it. `has_worker`: it was released to workers.
-    `ran_at`: when either happened, on the monotonic clock; None: neither has."""
-
-    has_begun: bool
-    has_worker: bool
-    ran_at: float | None
-
-    async def response(self, step: "RunningStep") -> Document: ...
-
-    async def outlives_its_loop(self) -> bool: ...
+if TYPE_CHECKING:
+    from addon.loop.call_run import CallRun
 
 
 @dataclass(slots=True)
@@ -29,12 +19,12 @@ class RunningStep:
 
     names: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, asyncio.Task[Document]] = field(default_factory=dict)
-    runs: dict[str, RunningCall] = field(default_factory=dict)
+    runs: "dict[str, CallRun]" = field(default_factory=dict)
     external: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     after: dict[str, Collection[str]] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, call_id: str, name: str, after: Collection[str], run: RunningCall) -> asyncio.Task[Document]:
+    def add(self, call_id: str, name: str, after: Collection[str], run: "CallRun") -> asyncio.Task[Document]:
         """Begin a call. Stores its order before creating its task, because an event loop may begin it immediately."""
         self.names[call_id], self.after[call_id], self.runs[call_id] = name, after, run
         task = self.tasks[call_id] = asyncio.ensure_future(run.response(self))

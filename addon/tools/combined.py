@@ -100,16 +100,10 @@ class Combined(ToolSource):
         self._refresher = Refresher(self._refresh, f"the tools of {name}")
 
     async def __aenter__(self) -> Self:
-        for source in self._sources:
-            source.changed = self._refresher.request
         try:
-            for outcome in await outcomes_of([self._open(source) for source in self._sources]):
-                if outcome is not None:
-                    raise outcome
+            await self._open_all(self._sources)
             async with self._refresher.lock:
-                self._tools, clashes = await _collected(self._sources)
-            if clashes:
-                raise SourceError("; ".join(clashes))
+                self._tools = await _tools_of(self._sources)
         except BaseException:
             await self._close(None, None, None)
             raise
@@ -153,15 +147,9 @@ class Combined(ToolSource):
         sources closed, if one cannot be opened, if names clash, or if a server that is down would replace one that is
         up."""
         new = [source for source in sources if source not in self._sources]
-        for source in new:
-            source.changed = self._refresher.request
         try:
-            for outcome in await outcomes_of([self._open(source) for source in new]):
-                if outcome is not None:
-                    raise outcome
-            tools, clashes = await _collected(sources)
-            if clashes:
-                raise SourceError("; ".join(clashes))
+            await self._open_all(new)
+            tools = await _tools_of(sources)
             self._check_servers(new)
             return tools
         except BaseException:
@@ -207,6 +195,13 @@ class Combined(ToolSource):
         except Exception as error:
             _log.warning("%s could not be closed: %s", source.name, error)
 
+    async def _open_all(self, sources: Sequence[ToolSource]) -> None:
+        for source in sources:
+            source.changed = self._refresher.request
+        for outcome in await outcomes_of([self._open(source) for source in sources]):
+            if outcome is not None:
+                raise outcome
+
     async def _open(self, source: ToolSource) -> None:
         await source.__aenter__()
         self._opened.append(source)
@@ -230,6 +225,14 @@ class Combined(ToolSource):
             _log.warning("%s", clash)
         if self.changed:
             self.changed()
+
+
+async def _tools_of(sources: Sequence[ToolSource]) -> ToolTable:
+    """The tools of all sources. Raises SourceError if names clash."""
+    tools, clashes = await _collected(sources)
+    if clashes:
+        raise SourceError("; ".join(clashes))
+    return tools
 
 
 async def _collected(sources: Sequence[ToolSource]) -> tuple[ToolTable, list[str]]:

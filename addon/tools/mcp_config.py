@@ -65,7 +65,7 @@ class Server(BaseModel):
     rules: dict[str, RunRules] = Field(default_factory=dict)
     description: str = ""
     disabled: bool = False
-    _sets_approval: frozenset[str] = PrivateAttr(frozenset())
+    _approvals: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="before")
     @classmethod
@@ -81,17 +81,13 @@ class Server(BaseModel):
         rules = value.get("rules") if isinstance(value, dict) else None
         if isinstance(rules, dict):
             names = (name for name, given in rules.items() if isinstance(given, dict) and "approval" in given)
-            server._sets_approval = frozenset(names)
+            server._approvals = frozenset(names)
         return server
 
     @property
     def approvals(self) -> frozenset[str]:
         """The tools for which the configuration sets `approval`, true or false."""
-        return self._sets_approval
-
-    def decides_approval(self, tool: str) -> bool:
-        """Whether the configuration sets `approval`, true or false, for a tool."""
-        return tool in self._sets_approval
+        return self._approvals
 
     @model_validator(mode="after")
     def _one_transport(self) -> Self:

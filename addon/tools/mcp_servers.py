@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,8 +23,8 @@ from addon.core.summaries import problem
 from addon.core.tools.tool_forms import BadTool, normalise
 from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import RunRules, ServerState, SourceError, Tool, ToolError, ToolSource
-from addon.tools.combined import outcomes_of, prefixed
-from addon.tools.mcp_config import Server, read_servers
+from addon.tools.combined import outcomes_of
+from addon.tools.mcp_config import Server
 from addon.tools.mcp_connection import Connection
 from addon.tools.mcp_pins import Pins
 from addon.tools.mcp_transport import OUTPUT_SCHEMA, McpBounds, quiet_sdk
@@ -39,31 +38,6 @@ _MAX_WARNINGS = 1000  # about one server
 _BOUNDS = McpBounds()
 
 _log = logging.getLogger(__name__)
-
-
-def load(
-    path: str | Path,
-    pins: Pins | None = None,
-    bounds: McpBounds = _BOUNDS,
-) -> list[ToolSource]:
-    """The servers of an `mcpServers` file as sources, with their prefixes. Starts none.
-
-    Raises SourceError with the file and field.
-    """
-    return [server_source(name, server, pins, bounds) for name, server in read_servers(path).items()]
-
-
-def server_source(
-    name: str,
-    server: Server,
-    pins: Pins | None = None,
-    bounds: McpBounds = _BOUNDS,
-    pin_name: str | None = None,
-    start_timeout: float = START_TIMEOUT,
-) -> ToolSource:
-    """One server as a source, with its prefix. `pin_name`: under which its tools are pinned."""
-    source = McpSource(name, server, start_timeout=start_timeout, pins=pins, bounds=bounds, pin_name=pin_name)
-    return prefixed(source, server.prefix)
 
 
 class McpSource(ToolSource):
@@ -126,21 +100,15 @@ class McpSource(ToolSource):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        (failure,) = await outcomes_of(
-            [self._connection.close()], uncancelled=True
-        )  # awaited, so that no process is left behind
+        # not cancelled, so that no process is left behind
+        (failure,) = await outcomes_of([self._connection.close()], uncancelled=True)
         if failure is not None:
             raise failure
 
     def server_states(self) -> Sequence[ServerState]:
-        connection = self._connection
-        error = None if connection.is_up else connection.error
-        return [
-            ServerState(
-                *(self._pin_name, connection.is_up, len(self._tools), error),
-                *(connection.last_error, connection.last_error_at),
-            )
-        ]
+        one = self._connection
+        error = None if one.is_up else one.error
+        return [ServerState(self._pin_name, one.is_up, len(self._tools), error, one.last_error, one.last_error_at)]
 
     async def restart(self, server: str) -> bool:
         if server != self._pin_name:
@@ -208,8 +176,7 @@ class McpSource(ToolSource):
             if not self._opened:
                 raise SourceError(f"{self.name}: {unknown}")
             self._warn_once(unknown)
-        unusable = {tool.name: schema_problem(tool.input_schema, tool.name) for tool in found}
-        self._usable = usable_tools(self._server, found, self._warn_left_out, unusable)
+        self._usable = usable_tools(self._server, found, self._warn_left_out)
         self._descriptions = {tool.name: description_of(tool) for tool in found if tool.name in self._usable}
         self._output_schemas = {tool.name: schema for tool in found if (schema := output_schema(tool)) is not None}
         self._apply_pins()
@@ -274,17 +241,13 @@ def _check_sendable(args: Mapping[str, Any]) -> None:
         raise ToolError("the arguments cannot be sent as JSON", sent=False) from None
 
 
-_NO_PROBLEMS: Mapping[str, str | None] = {}
-
-
 def usable_tools(
     server: Server,
     listed: Sequence[mcp_types.Tool],
     left_out: Callable[[str, str], None],
-    problems: Mapping[str, str | None] = _NO_PROBLEMS,
 ) -> dict[str, Tool]:
     """The selected tools of a server, by name and with their rules. `left_out` is called for each unusable tool, with
-    its name and the reason, which begins with the field. `problems`: problems of inputSchemas, by tool name."""
+    its name and the reason, which begins with the field."""
     tools: dict[str, Tool] = {}
     for tool in listed:
         if not selected(server, tool.name):
@@ -295,8 +258,8 @@ def usable_tools(
         try:
             if tool.execution is not None and tool.execution.task_support == "required":
                 raise BadTool(tool.name, "execution.taskSupport:", "is required, and the proxy cannot run tasks")
-            if problem := problems.get(tool.name):
-                raise BadTool(tool.name, "inputSchema:", problem)
+            if (why := schema_problem(tool.input_schema, tool.name)) is not None:
+                raise BadTool(tool.name, "inputSchema:", why)
             tools[tool.name] = _convert(server, tool)
         except BadTool as e:
             left_out(tool.name, f"{e.field.removeprefix('tools[0].')} {e.message}")
@@ -334,7 +297,7 @@ def description_of(tool: mcp_types.Tool) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def is_destructive(tool: mcp_types.Tool) -> bool:
+def _is_destructive(tool: mcp_types.Tool) -> bool:
     """Whether the server marks the tool as destructive. By the protocol, tools without the mark may be destructive too,
     but most tools have none."""
     return tool.annotations is not None and tool.annotations.destructive_hint is True
@@ -425,6 +388,6 @@ def _convert(server: Server, tool: mcp_types.Tool) -> Tool:
     rules = server.rules.get(tool.name, RunRules())
     if rules.timeout is None:
         rules = replace(rules, timeout=server.timeout)
-    if is_destructive(tool) and not server.decides_approval(tool.name):
+    if _is_destructive(tool) and tool.name not in server.approvals:
         rules = replace(rules, approval=True)
     return Tool(declaration, tool.input_schema, rules)

@@ -147,8 +147,8 @@ async def test_a_call_that_had_its_result_is_not_ended_without_it(shared: Shared
         shared.within = shared.save
         proxy.upstream(Scripted(STEP, BROKEN_OFF))
         await proxy.ask("x")
-        ((call,), keeper) = (await proxy.store.calls()).items, proxy.executors._keeper
-        ended = await keeper.settle(call.session, call.call_id, Status.EXPIRED, "cancelled", has_begun=True)
+        ((call,), results) = (await proxy.store.calls()).items, proxy.executors._results
+        ended = await results.settle(call.session, call.call_id, Status.EXPIRED, "cancelled", has_begun=True)
         assert ended == call
         assert call.result == "sent"
         shared.lose_writes_since_save()

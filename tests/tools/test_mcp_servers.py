@@ -17,10 +17,10 @@ import pytest
 from addon.core.summaries import FIELDS
 from addon.tools import mcp_connection, mcp_servers
 from addon.tools.attempts import bounded
-from addon.tools.base import SourceError, ToolError
-from addon.tools.combined import Combined
-from addon.tools.mcp_config import Selection, Server
-from addon.tools.mcp_servers import McpSource, load
+from addon.tools.base import SourceError, ToolError, ToolSource
+from addon.tools.combined import Combined, prefixed
+from addon.tools.mcp_config import Selection, Server, read_servers
+from addon.tools.mcp_servers import McpSource
 from addon.tools.mcp_transport import McpBounds
 
 pytestmark = pytest.mark.e2e
@@ -47,6 +47,11 @@ def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def load(path: Path) -> list[ToolSource]:
+    """The servers of a file."""
+    return [prefixed(McpSource(name, server), server.prefix) for name, server in read_servers(path).items()]
 
 
 async def names(source: McpSource) -> list[str]:

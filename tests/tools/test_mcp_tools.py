@@ -87,7 +87,7 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
     ("bad", "why"),
     [
         (tool("no spaces"), "name is 'no spaces'"),
-        (tool("bad", {"type": "object"}), "inputSchema: because"),
+        (tool("bad", {"type": "object", "required": 1}), "inputSchema: `required`"),
         (tool("t", {"type": "array"}), "inputSchema.type is 'array'"),
         (tool("t", execution=mcp_types.ToolExecution(task_support="required")), "execution.taskSupport: is required"),
         (tool("good"), "name: another tool of the server has the same name"),
@@ -97,9 +97,7 @@ def test_names_in_the_configuration_are_tools(server: Server, words: str | None)
 def test_a_tool_that_cannot_be_used_is_left_out_with_its_field(bad: mcp_types.Tool, why: str) -> None:
     reported: list[tuple[str, str]] = []
     server = Server(command="x")
-    found = usable_tools(
-        server, [tool("good"), bad, tool("other")], lambda *words: reported.append(words), {"bad": "because"}
-    )
+    found = usable_tools(server, [tool("good"), bad, tool("other")], lambda *words: reported.append(words))
     assert list(found) == ["good", "other"]
     ((name, words),) = reported
     assert name == bad.name
