@@ -82,8 +82,7 @@ class SharedRuns:
             del self._in_flight[key]
 
     def forget_all(self) -> None:
-        """Drop the results of all sessions: their tools may have changed. Run identical calls once. The run is
-        cancelled when no call waits for it any longer."""
+        """Drop the results of all sessions: their tools may have changed."""
         for session in list(self._versions):
             self.forget(session)
 

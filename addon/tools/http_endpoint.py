@@ -119,7 +119,7 @@ class HttpExecutor:
         request = self._client.build_request(
             "POST",
             self._url,
-            content=_encoded({"call_id": call_id, "name": name, "args": args}),
+            content=encoded({"call_id": call_id, "name": name, "args": args}),
             headers={
                 "accept": "application/json, text/*, image/*, audio/*, video/*, application/pdf",
                 **self._endpoint.headers,
@@ -213,7 +213,8 @@ async def _read(response: httpx2.Response) -> bytes:
     return bytes(body + decompress(b""))
 
 
-def _encoded(call: Mapping[str, Any]) -> bytes:
+def encoded(call: Mapping[str, Any]) -> bytes:
+    """A call, or its arguments, as JSON. Raises ToolError."""
     try:
         return msgspec.json.encode(call)
     except (ValueError, TypeError, RecursionError):

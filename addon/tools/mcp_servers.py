@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import anyio
 import mcp_types
-import msgspec
 from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
 
@@ -24,6 +23,7 @@ from addon.core.tools.tool_forms import BadTool, normalise
 from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import RunRules, ServerState, SourceError, Tool, ToolError, ToolSource
 from addon.tools.combined import outcomes_of
+from addon.tools.http_endpoint import encoded
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_connection import Connection
 from addon.tools.mcp_pins import Pins
@@ -124,7 +124,7 @@ class McpSource(ToolSource):
         """Run one call. Returns the result in the form of `result_of`."""
         if name not in self._tools:
             raise ToolError(f"there is no tool {name!r}")
-        _check_sendable(args)
+        encoded(args)  # otherwise the SDK could fail while writing them, and would end the connection
         connection = self._connection
         client = await connection.client()
         try:
@@ -231,14 +231,6 @@ class McpSource(ToolSource):
         if message not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(message)
             _log.warning("%s: %s", self.name, message)
-
-
-def _check_sendable(args: Mapping[str, Any]) -> None:
-    """Raises ToolError: otherwise the SDK fails while writing the arguments, and ends the connection."""
-    try:
-        msgspec.json.encode(args)
-    except (ValueError, TypeError, RecursionError):
-        raise ToolError("the arguments cannot be sent as JSON", sent=False) from None
 
 
 def usable_tools(

@@ -244,11 +244,8 @@ class PythonSource(ToolSource):
             raise ToolError(f"{name} was cancelled from within") from None
         except BaseException as e:  # SystemExit and KeyboardInterrupt would end the event loop
             _log.warning("%s: %s raised %s: %s", _place(e, self.path), name, type(e).__name__, e)
-            retries_configured = found.tool.rules.retries is not None
-            raise ToolError(
-                error_text(e),
-                retryable=retries_configured or isinstance(e, ConnectionError | TimeoutError),
-            ) from e
+            retryable = found.tool.rules.retries is not None or isinstance(e, ConnectionError | TimeoutError)
+            raise ToolError(error_text(e), retryable=retryable) from e
 
 
 def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
@@ -270,26 +267,26 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
-def _loader(name: str, path: Path) -> _SourceLoader | None:
-    return _SourceLoader(name, str(path)) if path.suffix == ".py" else None
-
-
 def _imported(path: Path) -> ModuleType:
     if not path.is_file():
         raise SourceError(f"{path}: no such file")
-    name = f"toolgraft_tools_{next(_numbers)}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve(), loader=_loader(name, path.resolve()))
-    if spec is None or spec.loader is None:
+    file = path.resolve()
+    if file.suffix != ".py":
         raise SourceError(f"{path} is not a Python file: its name must end in .py")
+    name = f"toolgraft_tools_{next(_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
+    folder = str(file.parent)
     sys.modules[name] = module  # dataclasses and pydantic look up types by their module
     sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]
-        raise SourceError(f"{_place(e, path)}: {type(e).__name__}: {_message(e)}") from e
+        message = e.msg if isinstance(e, SyntaxError) else str(e)
+        raise SourceError(f"{_place(e, path)}: {type(e).__name__}: {message}") from e
     finally:
         sys.path.remove(folder)
     return module
@@ -302,7 +299,3 @@ def _place(error: BaseException, path: Path) -> str:
         return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{path}:{lines[-1]}" if lines else str(path)
-
-
-def _message(error: BaseException) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)
