@@ -5,7 +5,6 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from types import TracebackType
 from typing import Any, Literal, Self, get_args, overload
 
 Behavior = Literal["BLOCKING", "NON_BLOCKING"]
@@ -117,9 +116,7 @@ class ToolSource(abc.ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         return None
 
     def name_of(self, tool: str) -> str:

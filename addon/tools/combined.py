@@ -5,7 +5,6 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from addon.tools.base import MAX_NAME, ServerState, SourceError, Tool, ToolError, ToolSource
@@ -105,14 +104,12 @@ class Combined(ToolSource):
             async with self._refresher.lock:
                 self._tools = await _tools_of(self._sources)
         except BaseException:
-            await self._close(None, None, None)
+            await self._close()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for outcome in await self._close(kind, error, trace):
+    async def __aexit__(self, *error: object) -> None:
+        for outcome in await self._close():
             if outcome is not None:
                 raise outcome
 
@@ -206,14 +203,12 @@ class Combined(ToolSource):
         await source.__aenter__()
         self._opened.append(source)
 
-    async def _close(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> list[BaseException | None]:
+    async def _close(self) -> list[BaseException | None]:
         opened, self._opened, self._tools = self._opened, [], {}
         self._is_closing = True
         self._call_ended.set()
         ends = [self._refresher.close(), *self._retiring]
-        closing = (source.__aexit__(kind, error, trace) for source in opened)
+        closing = (source.__aexit__(None, None, None) for source in opened)
         outcomes = await outcomes_of([*ends, *closing], uncancelled=True)
         return outcomes[len(ends) :]
 
@@ -266,10 +261,8 @@ class Prefixed(ToolSource):
         await self._source.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._source.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._source.__aexit__(*error)
 
     def server_states(self) -> Sequence[ServerState]:
         return self._source.server_states()

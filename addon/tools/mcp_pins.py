@@ -3,11 +3,10 @@ somebody has reviewed the difference: a description is an instruction to the mod
 
 import difflib
 import hashlib
-import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from addon.core.framing.documents import Document
@@ -49,12 +48,12 @@ class HeldBackTool:
         return "\n".join(difflib.unified_diff(before, after, "accepted", "now", n=1, lineterm=""))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PinnedSource:
     """The current tools of a server. `changed` is called when one of them has been accepted."""
 
-    tools: Mapping[str, Document] = field(default_factory=dict)
-    changed: Callable[[], None] | None = None
+    tools: Mapping[str, Document]
+    changed: Callable[[], None]
 
 
 class Pins:
@@ -65,13 +64,6 @@ class Pins:
         self._write = write
         self._servers = self._read()
         self._sources: dict[str, PinnedSource] = {}
-
-    def add(self, server: str) -> str:
-        """The name under which a server's tools are pinned. It is unique: two files may use the same server name."""
-        names = (server if number == 1 else f"{server}#{number}" for number in itertools.count(1))
-        name = next(name for name in names if name not in self._sources)
-        self._sources[name] = PinnedSource()
-        return name
 
     def update(self, server: str, tools: Mapping[str, Document], changed: Callable[[], None]) -> list[HeldBackTool]:
         """Set a server's current tools, and return those to hold back. A new tool is pinned as it is. `changed` is
@@ -113,8 +105,7 @@ class Pins:
         servers = {**self._servers, server: {**self._servers[server], tool: found.after}}
         self._store(servers)
         self._servers = servers
-        if (changed := self._sources[server].changed) is not None:
-            changed()
+        self._sources[server].changed()
 
     def _held_back_of(self, server: str) -> list[HeldBackTool]:
         pinned = self._servers.get(server, {})

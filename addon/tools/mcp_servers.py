@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -26,7 +25,7 @@ from addon.tools.combined import outcomes_of
 from addon.tools.http_endpoint import encoded
 from addon.tools.mcp_config import Server
 from addon.tools.mcp_connection import Connection
-from addon.tools.mcp_pins import Pins
+from addon.tools.mcp_pins import HeldBackTool, Pins
 from addon.tools.mcp_transport import OUTPUT_SCHEMA, McpBounds, quiet_sdk
 from addon.tools.outputs import Media, WithMedia, media_of
 from addon.tools.schema_checks import problems, schema_problem
@@ -68,7 +67,7 @@ class McpSource(ToolSource):
         self._tools: dict[str, Tool] = {}
         self._output_schemas: dict[str, Any] = {}  # schemas of results, by tool name
         self._pins = pins
-        self._pin_name = pin_name or (pins.add(name) if pins is not None else name)
+        self._pin_name = pin_name or name
         self._descriptions: dict[str, dict[str, Any]] = {}
         self._usable: dict[str, Tool] = {}  # the usable tools, including those held back
         self._opened = False
@@ -97,9 +96,7 @@ class McpSource(ToolSource):
         self._opened = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         # not cancelled, so that no process is left behind
         (failure,) = await outcomes_of([self._connection.close()], uncancelled=True)
         if failure is not None:
@@ -191,9 +188,9 @@ class McpSource(ToolSource):
 
     def _apply_pins(self) -> None:
         """Offer the usable tools, except those that differ from their pins."""
-        held_back = (
-            self._pins.update(self._pin_name, self._descriptions, self._apply_pins) if self._pins is not None else []
-        )
+        held_back: list[HeldBackTool] = []
+        if self._pins is not None:
+            held_back = self._pins.update(self._pin_name, self._descriptions, self._apply_pins)
         for tool in held_back:
             self._warn_once(
                 f"the tool {tool.tool!r} is held back: its {', '.join(tool.fields)} changed (now {tool.digest[:12]}); "

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 import docstring_parser
@@ -216,9 +216,7 @@ class PythonSource(ToolSource):
             raise SourceError(f"{self.name} has no tools: a tool is a public function with a docstring")
         self._threads = DaemonPool(f"tools of {self.path.name}")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._threads.close()
         sys.modules.pop(self._module, None)
 

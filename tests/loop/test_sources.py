@@ -88,6 +88,13 @@ async def test_a_tools_file_that_cannot_be_used_changes_nothing(world: World, te
         assert await sources.combined.call("one", {}, call_id="c1") == "before"
 
 
+async def test_servers_of_one_name_in_two_files_are_pinned_under_two_names(world: World) -> None:
+    world.mcp(files={"command": sys.executable})
+    settings = world.settings.model_copy(update={"mcp": world.settings.mcp * 2})
+    states = ProxySources(settings, world.pins).combined.server_states()
+    assert [state.name for state in states] == ["files", "files#2"]
+
+
 async def test_a_module_of_a_replaced_file_is_not_kept(world: World) -> None:
     def modules() -> int:
         return sum(name.startswith("toolgraft_tools_") and name.endswith("_tools") for name in sys.modules)
