@@ -180,15 +180,16 @@ async def test_a_client_that_hung_up_before_the_end_was_shown_has_not_all_of_it(
     sender: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender.upstream(Scripted(STEP, ANSWER, ANSWER))
-    flush, waits = sender.executors.flush, asyncio.Event()
+    late_writes, waits = sender.executors.late_writes, asyncio.Event()
+    flush = late_writes.flush
 
     async def stuck(calls: Sequence[str]) -> None:
         waits.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(sender.executors, "flush", stuck)
+    monkeypatch.setattr(late_writes, "flush", stuck)
     await hang_up(sender, Framing.SSE, when=lambda _: waits.is_set())
-    monkeypatch.setattr(sender.executors, "flush", flush)
+    monkeypatch.setattr(late_writes, "flush", flush)
     assert (await sender.ask("x", framing=Framing.SSE)).text == "Wait. done"
     assert sender.tools.begun == ["send"]
 
