@@ -24,6 +24,14 @@ logger = logging.getLogger("toolgraft")
 _LONGEST_NAME = 64
 _LONGEST_ERROR = 300
 
+_LARGE = MOST_BYTES // 4
+"""Results of more bytes than this are not remembered."""
+
+_MAX_WORKERS = 4  # workers that may claim a call, one after another
+_TAKEOVER = 1.0  # seconds for another worker to claim a call whose lease expired
+_LONG = 3600.0  # seconds of one wait without a time limit
+_RESULT_LOST = "the call has run, and its result was lost with the store's server"
+
 
 def report_failure(session: str, call: CapturedCall, error: str) -> None:
     name, why = shortened(call.name, _LONGEST_NAME), shortened(error, _LONGEST_ERROR)
@@ -57,16 +65,6 @@ def report_waiting(session: str, call: CapturedCall, *, needs_approval: bool) ->
             command=command,
         ),
     )
-
-
-_LARGE = MOST_BYTES // 4
-"""Results of more bytes than this are not remembered."""
-
-_MAX_WORKERS = 4  # workers that may claim a call, one after another
-_TAKEOVER = 1.0  # seconds for another worker to claim a call whose lease expired
-_LONG = 3600.0  # seconds of one wait without a time limit
-
-_RESULT_LOST = "the call has run, and its result was lost with the store's server"
 
 
 class CallResults:

@@ -38,6 +38,15 @@ _PIECE = 256 * 1024
 """Larger bodies are sent in pieces of this many bytes. TLS encrypts a whole piece while the event loop waits, and the
 time-out holds for each piece."""
 
+MAX_PAUSE = 60.0
+"""Seconds. If the upstream demands a longer pause, the client gets the refusal and decides itself."""
+
+_FIRST_PAUSE = 0.2  # seconds, doubled after each attempt
+_RETRIED = frozenset({429, 500, 502, 503, 504})  # statuses
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+_SECONDS = re.compile(r"\d{1,9}(?:\.\d+)?")
+_RETRY_INFO = "google.rpc.RetryInfo"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -238,16 +247,6 @@ def _content_type(headers: Headers) -> str:
         if name.lower() == b"content-type":
             return value.decode("latin-1").partition(";")[0].strip().lower()
     return ""
-
-
-MAX_PAUSE = 60.0
-"""Seconds. If the upstream demands a longer pause, the client gets the refusal and decides itself."""
-
-_FIRST_PAUSE = 0.2  # seconds, doubled after each attempt
-_RETRIED = frozenset({429, 500, 502, 503, 504})
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
-_SECONDS = re.compile(r"\d{1,9}(?:\.\d+)?")
-_RETRY_INFO = "google.rpc.RetryInfo"
 
 
 def backoff(attempt: int) -> float:

@@ -19,6 +19,9 @@ _CANCELLATIONS = 2  # within GRACE: a tool may swallow the first
 _log = logging.getLogger(__name__)
 _abandoned: set[asyncio.Task[object]] = set()
 
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
+"""In seconds: the longest pause before the second attempt, which doubles each time, and its upper limit."""
+
 
 async def bounded[T](call: Callable[[], Awaitable[T]], seconds: float | None, name: str) -> T:
     """Run a call and return its result. Raises ToolError if it takes longer than `seconds`; None: no limit.
@@ -76,10 +79,6 @@ def _retrieve_exception[T](task: asyncio.Task[T]) -> None:
     """asyncio logs exceptions that nothing retrieves, and the caller may be gone."""
     if not task.cancelled():
         task.exception()
-
-
-_FIRST_PAUSE, _MAX_PAUSE = 0.1, 5.0
-"""In seconds: the longest pause before the second attempt, which doubles each time, and its upper limit."""
 
 
 async def with_retries[T](run: Callable[[], Awaitable[T]], retries: int, may_retry: Callable[[Exception], bool]) -> T:

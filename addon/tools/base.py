@@ -13,6 +13,8 @@ Scheduling = Literal["SILENT", "WHEN_IDLE", "INTERRUPT"]
 MAX_MESSAGE = 4000  # characters of an error message for the model
 MAX_NAME = 128  # characters of a tool's name, Gemini's limit; for services that allow fewer, requests shorten it
 
+_MARK = "__toolgraft_tool__"
+
 
 class ToolError(Exception):
     """A failed call. The message is for the model.
@@ -143,9 +145,6 @@ class ToolSource(abc.ABC):
         Raises ToolError with a message for the model. Cancelling the task cancels the call. The arguments have already
         been checked against the tool's schema.
         """
-
-
-_MARK = "__toolgraft_tool__"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from addon.tools.base import MAX_NAME, ServerState, SourceError, Tool, ToolError, ToolSource
 
+_log = logging.getLogger(__name__)
+
 
 async def outcomes_of(awaitables: Sequence[Awaitable[Any]], *, uncancelled: bool = False) -> list[BaseException | None]:
     """Run all concurrently to their end. Returns for each its exception, or None.
@@ -28,9 +30,6 @@ async def outcomes_of(awaitables: Sequence[Awaitable[Any]], *, uncancelled: bool
     if cancelled:
         raise asyncio.CancelledError
     return [asyncio.CancelledError() if task.cancelled() else task.exception() for task in tasks]
-
-
-_log = logging.getLogger(__name__)
 
 
 class Refresher:

@@ -45,6 +45,18 @@ _REPLACEMENTS = (
 )
 """Beginnings of SDK messages that quote data, and their replacements."""
 
+_log = logging.getLogger(__name__)
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_BLANK_LINE = 4
+_MAX_STDERR_LINE = 2000  # bytes
+_MAX_STDERR_LINES = 50  # of one read: endless output must not block the event loop
+_DRAIN_TIMEOUT = 0.5  # seconds for the last output
+_LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
+OUTPUT_SCHEMA = "toolgraft/outputSchema"
+"""The key in a tool's `_meta` to which its outputSchema moves."""
+
+_TIMEOUT = httpx2.Timeout(30, read=None)  # callers set their own timeouts
+
 
 def describe_failure(error: BaseException) -> str:
     """Why a server cannot be used or did not answer a call."""
@@ -89,12 +101,6 @@ def clean_message(message: str) -> str:
     return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
 
 
-_log = logging.getLogger(__name__)
-
-_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_LONGEST_BLANK_LINE = 4
-
-
 @dataclass(frozen=True, slots=True)
 class McpBounds:
     """Limits of one server: number of tools, bytes of a tool, bytes of a message (a line)."""
@@ -108,7 +114,7 @@ longest_line = contextvars.ContextVar("longest_line", default=McpBounds().line)
 """Limit for the server whose process this context starts."""
 
 
-class _Text(TextReceiveStream):
+class _BoundedStdout(TextReceiveStream):
     """The stdout of a server's process. Ends the connection at a line that is too long."""
 
     _line = 0
@@ -126,7 +132,7 @@ class _Text(TextReceiveStream):
 
 if not hasattr(mcp.client.stdio, "TextReceiveStream"):
     raise ImportError("this version of the MCP SDK reads lines in another way, without a limit")
-mcp.client.stdio.TextReceiveStream = _Text
+mcp.client.stdio.TextReceiveStream = _BoundedStdout
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
@@ -144,11 +150,11 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
             await response.aclose()
             raise httpx2.ReadError("the answer is compressed, although identity was requested")
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = _Bounded(response.stream, self._max_bytes, events=events)
+        response.stream = _BoundedBody(response.stream, self._max_bytes, events=events)
         return response
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, *, events: bool) -> None:
         self._stream = stream
         self._max_bytes = max_bytes
@@ -171,11 +177,6 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-_MAX_LINE = 2000  # bytes
-_MAX_LINES = 50  # of one read: endless output must not block the event loop
-_DRAIN_TIMEOUT = 0.5  # seconds for the last output
-
-
 @asynccontextmanager
 async def stderr_file(log_line: Callable[[str], None]) -> AsyncGenerator[TextIO]:
     """A file for the process. `log_line` is called with each line."""
@@ -183,7 +184,7 @@ async def stderr_file(log_line: Callable[[str], None]) -> AsyncGenerator[TextIO]
         yield sys.__stderr__ or sys.stderr
         return
     reading, writing = os.pipe()
-    lines = _Lines(log_line)
+    lines = _StderrLines(log_line)
     loop = asyncio.get_running_loop()
     with os.fdopen(writing, "w") as file:
         transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb", buffering=0))
@@ -196,7 +197,7 @@ async def stderr_file(log_line: Callable[[str], None]) -> AsyncGenerator[TextIO]
             transport.close()
 
 
-class _Lines(asyncio.Protocol):
+class _StderrLines(asyncio.Protocol):
     def __init__(self, log_line: Callable[[str], None]) -> None:
         self.ended = asyncio.Event()
         self._log_line = log_line
@@ -204,28 +205,21 @@ class _Lines(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > _MAX_LINE:
+        if len(self._partial) > _MAX_STDERR_LINE:
             lines.append(self._partial)
             self._partial = b""
-        for line in lines[:_MAX_LINES]:
+        for line in lines[:_MAX_STDERR_LINES]:
             self._log(line)
-        if len(lines) > _MAX_LINES:
-            self._log_line(f"({len(lines) - _MAX_LINES} more lines)")
+        if len(lines) > _MAX_STDERR_LINES:
+            self._log_line(f"({len(lines) - _MAX_STDERR_LINES} more lines)")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._log(self._partial)
         self.ended.set()
 
     def _log(self, line: bytes) -> None:
-        if text := line[:_MAX_LINE].decode("utf-8", "replace").rstrip():
+        if text := line[:_MAX_STDERR_LINE].decode("utf-8", "replace").rstrip():
             self._log_line(text)
-
-
-_LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
-
-
-OUTPUT_SCHEMA = "toolgraft/outputSchema"
-"""The key in a tool's `_meta` to which its outputSchema moves."""
 
 
 class ConnectionWatch:
@@ -361,9 +355,6 @@ def quiet_sdk() -> None:
         logging.getLogger(name).addFilter(_warning)
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-_TIMEOUT = httpx2.Timeout(30, read=None)  # callers set their own timeouts
 
 
 @asynccontextmanager

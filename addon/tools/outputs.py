@@ -18,6 +18,12 @@ _MAGIC = (
     (b"%PDF-", "application/pdf"),
 )
 
+MAX_RESULT = 1024 * 1024
+"""Bytes of JSON. A model cannot use more, and each later request of the chat would repeat the result."""
+
+MAX_MEDIA = 10 * 1024 * 1024
+"""The default of `graft_max_media`."""
+
 
 class Media:
     """Bytes with a type, such as `Media(data, "audio/wav")`. Raises TypeError, ValueError."""
@@ -106,13 +112,6 @@ def collector(media: list[Media]) -> Callable[[Any], str]:
         return reference(len(media), one.mime_type)
 
     return replace
-
-
-MAX_RESULT = 1024 * 1024
-"""Bytes of JSON. A model cannot use more, and each later request of the chat would repeat the result."""
-
-MAX_MEDIA = 10 * 1024 * 1024
-"""The default of `graft_max_media`."""
 
 
 class ToolOutput(NamedTuple):

@@ -35,6 +35,9 @@ _SCHEMAS = ("items", "additionalProperties", "not", "propertyNames", "contains")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _OBJECTS = ("properties", "patternProperties")
 
+_log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -186,10 +189,6 @@ def _description(doc: docstring_parser.Docstring) -> str:
     if doc.returns and doc.returns.description:
         parts.append(f"Returns: {' '.join(doc.returns.description.split())}")
     return "\n\n".join(part.strip() for part in parts if part.strip())
-
-
-_log = logging.getLogger(__name__)
-_numbers = itertools.count(1)
 
 
 class PythonSource(ToolSource):

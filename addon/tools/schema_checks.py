@@ -34,6 +34,20 @@ _UNBOUNDED = frozenset(
 _NAMES = ("$id", "id")  # in a subschema, they change the target of its references
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
 
+MAX_PROBLEMS = 10
+_MAX_WORK = 2**22  # visits of places in a value: some 100 ms
+_MAX_EXPLAINED = 2**12  # the same, if each visit may find an error
+_PER_CHARACTER = 1 / 64  # places that a character of a string counts as
+_PER_STATE = 1 / 4  # the same for each state of a pattern; few are usually followed together
+_MAX_CHARACTERS = 300  # of a problem
+_MAX_GIVEN = 100  # characters of the value in a problem
+_PATTERNS = RegexOptions(size_limit=1024 * 1024)
+_MASK = "\ufffc"  # stands for the value in the library's message
+_DRAFTS = tuple(f"http://json-schema.org/draft-0{number}/schema" for number in (4, 6, 7)) + tuple(
+    f"https://json-schema.org/draft/{version}/schema" for version in ("2019-09", "2020-12")
+)
+_log = logging.getLogger(__name__)
+
 
 class _Unbounded(Exception):
     pass
@@ -157,22 +171,6 @@ def _states(pattern: str) -> int:
         elif token[0] not in "*+?|^$":
             states, last = states + 1, 1
     return sum(outer, states)
-
-
-MAX_PROBLEMS = 10
-_MAX_WORK = 2**22  # visits of places in a value: some 100 ms
-_MAX_EXPLAINED = 2**12  # the same, if each visit may find an error
-_PER_CHARACTER = 1 / 64  # places that a character of a string counts as
-_PER_STATE = 1 / 4  # the same for each state of a pattern; few are usually followed together
-_MAX_CHARACTERS = 300  # of a problem
-_MAX_GIVEN = 100  # characters of the value in a problem
-_PATTERNS = RegexOptions(size_limit=1024 * 1024)
-_MASK = "\ufffc"  # stands for the value in the library's message
-_DRAFTS = tuple(f"http://json-schema.org/draft-0{number}/schema" for number in (4, 6, 7)) + tuple(
-    f"https://json-schema.org/draft/{version}/schema" for version in ("2019-09", "2020-12")
-)
-
-_log = logging.getLogger(__name__)
 
 
 class _Schema(NamedTuple):

@@ -24,6 +24,11 @@ from addon.core.framing.replies import RETRY_AFTER
 from addon.web import tasks
 from addon.web.problems import MEDIA_TYPE
 
+_GRACE = 1
+"""Seconds for answers to finish."""
+
+_CHOOSE = "choose another with --set graft_control=host:port"
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -119,9 +124,6 @@ class BoundedProtocol(H11Protocol):
 
 
 _BOUNDS = Bounds()
-_GRACE = 1
-"""Seconds for answers to finish."""
-_CHOOSE = "choose another with --set graft_control=host:port"
 
 
 def bind(host: str, port: int) -> socket.socket:
