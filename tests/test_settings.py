@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from addon.hooks.runtime import Runtime
 from addon.settings import Settings, explain
 from addon.urls import redacted
+from store.models import Policy
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,10 @@ def test_a_session_is_shared_with_named_users(text: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Settings.from_options({"graft_session_access": [text]})
     assert "must be SESSION=USER,USER" in explain(refused.value)
+
+
+@pytest.mark.parametrize("name", Policy.options())
+def test_a_session_may_have_what_the_option_may_have(name: str) -> None:
+    of_proxy = Settings.model_json_schema()["properties"][name]
+    of_session, _ = Policy.model_json_schema()["properties"][name]["anyOf"]
+    assert of_session.items() <= of_proxy.items()

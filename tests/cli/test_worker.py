@@ -23,10 +23,10 @@ import asyncio
 import pathlib
 import time
 
-from addon import exiting
+from addon import process
 from addon.cli import worker_client
 
-exiting.GRACE = worker_client.GRACE = 0.5  # tests wait for them
+process.GRACE = worker_client.GRACE = 0.5  # tests wait for them
 
 def get_weather(city: str) -> dict[str, object]:
     """The weather of a city.
