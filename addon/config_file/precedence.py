@@ -35,6 +35,7 @@ def setting_rows(
     on_command_line = parse_options(given)
     values: dict[str, Any] = {}
     rows = []
+    value: str | Sequence[str]
     for option in OPTIONS:
         name, variable = option.name, option.variable
         if option.key in ("config", "config_trusted"):
