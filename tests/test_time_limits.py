@@ -31,7 +31,16 @@ def test_after_them() -> None:
 def test_a_test_that_hangs_is_named_with_all_stacks(tmp_path: Path) -> None:
     (tmp_path / "test_hanging.py").write_text(HANGING)
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    line = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, tmp_path]
+    line = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
     line += ["-p", "no:cacheprovider", "--numprocesses", "1", "--timeout", "0.3"]
     ran = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=100)
     assert "2 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
