@@ -1,5 +1,5 @@
-"""The part that all shells of an answer machine share: storing its records, and handling a failed store. And `Capture`,
-the shell for a complete answer from mitmproxy; `loop.runner` is the shell for streams."""
+"""The shells of an answer machine: what all share (`AnswerRecords`), and `Capture`, which takes a complete answer from
+mitmproxy. `loop.runner` is the shell for streams."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from addon.core.security.secrets import Redaction
 from addon.core.summaries import CallSummary
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.grafter import Grafter
-from addon.graft.late_writes import Write
+from addon.graft.late_writes import LateWrites, Write
 from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, End, Mistake, Note, Pause, Refuse, Save, Show, Start, Warn
 from addon.graft.rounds import Resumption, resumption
@@ -26,144 +26,153 @@ PATIENCE = 10.0
 note, another process would treat a retry as a new request, and run its tools again."""
 
 
-async def record(grafter: Grafter, machine: AnswerMachine, effect: Effect) -> list[Effect] | None:
-    """Perform an effect on the records. If that fails, returns the effects to perform instead of all later ones; None:
-    continue. Never raises."""
-    try:
-        match effect:
-            case Save():
-                await _save(grafter, effect)
-            case Note(keys, chain):
-                await note_plain(grafter, machine.exchange, keys, chain)
-            case Pause(token, paused):
-                grafter.continuations.keep(machine.exchange.config.session, token, paused)
-            case Warn(text):
-                grafter.warn(text)
-            case Mistake(error, passed=True):
-                grafter.metrics.error("graft")
-                grafter.warn(f"an answer was passed on unchanged: {type(error).__name__}: {error}")
-            case Mistake(error):
-                grafter.failed(error)
-    except StoreUnavailable as error:
-        instead = store_failed(grafter, machine, error)
-        if instead is None and isinstance(effect, Save) and effect.keys:  # the client has the turn, the ledger does not
-            await note_plain(grafter, machine.exchange, effect.keys, b"")
+class AnswerRecords:
+    """Stores what the machine of one answer wants stored, with the end of the answer."""
+
+    def __init__(self, grafter: Grafter, machine: AnswerMachine) -> None:
+        self.grafter = grafter
+        self.machine = machine
+        self._exchange = machine.exchange
+        self._session = machine.exchange.config.session
+
+    @property
+    def _late_writes(self) -> LateWrites:
+        return self.grafter.owners.late_writes
+
+    async def take_over(self) -> Resumption | None:
+        """Take over a recently broken-off answer to the same request. Raises StoreUnavailable."""
+        store, exchange, window = self.grafter.store, self._exchange, self.grafter.settings.retry_window
+        if exchange.proxy_id is None or not window or exchange.config.revision == 0:
+            return None
+        if not (key := exchange.request_key):
+            return None
+        await self.grafter.owners.catch_up()
+        try:
+            found = await store.take_over(self._session, key, window=window, proxy_id=exchange.proxy_id)
+        except TakeOverUnknown as error:  # this proxy may have the turn now, so that no retry would find it
+            give_back = partial(store.mark_broken_off, self._session, error.taken, proxy_id=exchange.proxy_id)
+            self._late_writes.add(f"{error.taken} given back", give_back)
+            await self._late_writes.wait(PATIENCE)
+            raise
+        if found is None:
+            return None
+        self._late_writes.forget(_key("broken off", found[0].turn_id))
+        logger.info("session %s: a request was sent again, its answer goes on where it broke off", self._session)
+        return resumption(*found, partial(self.grafter.owners.may_run_twice, exchange.config))
+
+    async def perform(self, effect: Effect) -> list[Effect] | None:
+        """Perform an effect on the records. If that fails, returns the effects to perform instead of all later ones;
+        None: continue. Never raises."""
+        grafter = self.grafter
+        try:
+            match effect:
+                case Save():
+                    await self._save(effect)
+                case Note():
+                    await self._note(*effect)
+                case Pause(token, paused):
+                    grafter.continuations.keep(self._session, token, paused)
+                case Warn(text):
+                    grafter.warn(text)
+                case Mistake(error, passed=True):
+                    grafter.metrics.error("graft")
+                    grafter.warn(f"an answer was passed on unchanged: {type(error).__name__}: {error}")
+                case Mistake(error):
+                    grafter.failed(error)
+        except StoreUnavailable as error:
+            instead = self.store_failed(error)
+            if instead is None and isinstance(effect, Save) and effect.keys:
+                await self._note(effect.keys, b"")  # the client has the turn, the ledger does not
+            return instead
+        except Exception as error:
+            grafter.failed(error, "an answer could not be stored")
+            return self.machine.fail(500, "INTERNAL", f"{type(error).__name__} while the answer was stored")
+        return None
+
+    def store_failed(self, error: StoreUnavailable) -> list[Effect] | None:
+        """Handle a store failure during the answer. Returns what `perform` returns."""
+        self.grafter.metrics.error("store")
+        instead = self.machine.on_store_failure()
+        if instead is None:
+            self.grafter.warn(f"the store failed, an answer is not remembered: {error}")
+        else:
+            logger.warning("the store failed in the middle of an answer: %s", error)
         return instead
-    except Exception as error:
-        grafter.failed(error, "an answer could not be stored")
-        return machine.fail(500, "INTERNAL", f"{type(error).__name__} while the answer was stored")
-    return None
 
+    async def note_delivered(self) -> None:
+        """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises."""
+        try:
+            for turn_id in self.machine.complete:
+                await self._mark(
+                    "delivered", turn_id, partial(self.grafter.store.mark_delivered, self._session, turn_id)
+                )
+        except StoreUnavailable as error:
+            logger.warning("an answer that the client has is noted so later: %s", error)
+        except Exception as error:
+            self.grafter.failed(error, "an answer that the client has could not be noted so")
 
-async def note_plain(grafter: Grafter, exchange: Exchange, keys: Sequence[bytes], chain: bytes) -> None:
-    """Note a turn without calls. Never raises."""
-    await grafter.plain_notes.add(exchange.config.session, keys, chain)
+    async def note_beginnings(self) -> None:
+        """Note the partial answers that a client without the whole answer may have kept. Never raises."""
+        try:
+            for effect in self.machine.beginnings():
+                if isinstance(effect, Save):
+                    try:
+                        await self._save(effect)
+                    except StoreUnavailable:
+                        self._late_writes.add(
+                            f"{effect.turn.turn_id} so far", partial(self._save_unless_continued, effect)
+                        )
+                else:
+                    await self._note(*effect)
+        except Exception as error:
+            self.grafter.failed(error, "an answer that broke off could not be noted")
 
+    async def note_broken(self, *, waits: bool = False) -> None:
+        """Note that the answer has ended and the client does not have all of it: the parts that it may have kept, and
+        the turn for a retry. If the store fails, this is noted later. With `waits`, the caller then waits up to
+        PATIENCE seconds, so that no retry comes before the note. Never raises."""
+        await self.note_beginnings()
+        try:
+            for turn_id in self.machine.unsettled:
+                # later the turn may belong to another proxy
+                mark = partial(
+                    self.grafter.store.mark_broken_off, self._session, turn_id, proxy_id=self._exchange.proxy_id
+                )
+                await self._mark("broken off", turn_id, mark)
+                self._late_writes.remember(_key("broken off", turn_id), mark)
+        except StoreUnavailable as error:
+            logger.warning("an answer that broke off is left to a retry later: %s", error)
+        except Exception as error:
+            self.grafter.failed(error, "an answer that broke off could not be left to a retry")
+        # without a server, only this process can get the retry, and it makes the late writes first
+        if waits and self._late_writes and self._late_writes.has_server:
+            await self._late_writes.wait(PATIENCE)
 
-async def _save(grafter: Grafter, save: Save) -> None:
-    await grafter.store.save_turn(save.turn, save.calls, save.keys)
-    if save.calls:
-        grafter.metrics.count_captured(len(save.calls))
-    for call in save.calls:
-        if call.status.final:  # the call failed at once
-            grafter.metrics.count_ended(call.status)
+    async def _save(self, save: Save) -> None:
+        await self.grafter.store.save_turn(save.turn, save.calls, save.keys)
+        if save.calls:
+            self.grafter.metrics.count_captured(len(save.calls))
+        for call in save.calls:
+            if call.status.final:  # the call failed at once
+                self.grafter.metrics.count_ended(call.status)
 
+    async def _save_unless_continued(self, save: Save) -> None:
+        """Save a broken-off turn, unless a retry has continued it meanwhile."""
+        turn_id = save.turn.turn_id
+        known = (await self.grafter.store.look_up(self._session, turn_ids=[turn_id])).turns.get(turn_id)
+        if known is None or (known.proxy_id == save.turn.proxy_id and not known.delivered):
+            await self._save(save)
 
-def store_failed(grafter: Grafter, machine: AnswerMachine, error: StoreUnavailable) -> list[Effect] | None:
-    """Handle a store failure during an answer. Returns what `record` returns."""
-    grafter.metrics.error("store")
-    instead = machine.on_store_failure()
-    if instead is None:
-        grafter.warn(f"the store failed, an answer is not remembered: {error}")
-    else:
-        logger.warning("the store failed in the middle of an answer: %s", error)
-    return instead
+    async def _note(self, keys: Sequence[bytes], chain: bytes) -> None:
+        await self.grafter.plain_notes.add(self._session, keys, chain)
 
-
-async def take_over_answer(grafter: Grafter, exchange: Exchange) -> Resumption | None:
-    """Take over a recently broken-off answer to the same request. Raises StoreUnavailable."""
-    store, session, window = grafter.store, exchange.config.session, grafter.settings.retry_window
-    if exchange.proxy_id is None or not window or exchange.config.revision == 0 or not (key := exchange.request_key):
-        return None
-    await grafter.owners.catch_up()
-    try:
-        found = await store.take_over(session, key, window=window, proxy_id=exchange.proxy_id)
-    except TakeOverUnknown as error:  # this proxy may have the turn now, so that no retry would find it
-        give_back = partial(store.mark_broken_off, session, error.taken, proxy_id=exchange.proxy_id)
-        grafter.owners.late_writes.add(f"{error.taken} given back", give_back)
-        await grafter.owners.late_writes.wait(PATIENCE)
-        raise
-    if found is None:
-        return None
-    grafter.owners.late_writes.forget(_key("broken off", found[0].turn_id))
-    logger.info("session %s: a request was sent again, its answer goes on where it broke off", session)
-    return resumption(*found, partial(grafter.owners.may_run_twice, exchange.config))
-
-
-async def note_delivered(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note that the client has the whole answer, so that a repeated request gets a new one. Never raises."""
-    session = machine.exchange.config.session
-    try:
-        for turn_id in machine.complete:
-            await _mark(grafter, "delivered", turn_id, partial(grafter.store.mark_delivered, session, turn_id))
-    except StoreUnavailable as error:
-        logger.warning("an answer that the client has is noted so later: %s", error)
-    except Exception as error:
-        grafter.failed(error, "an answer that the client has could not be noted so")
-
-
-async def note_beginnings(grafter: Grafter, machine: AnswerMachine) -> None:
-    """Note the partial answers that a client without the whole answer may have kept. Never raises."""
-    try:
-        for effect in machine.beginnings():
-            if isinstance(effect, Save):
-                try:
-                    await _save(grafter, effect)
-                except StoreUnavailable:
-                    later = partial(_save_unless_continued, grafter, machine.exchange, effect)
-                    grafter.owners.late_writes.add(f"{effect.turn.turn_id} so far", later)
-            else:
-                await note_plain(grafter, machine.exchange, *effect)
-    except Exception as error:
-        grafter.failed(error, "an answer that broke off could not be noted")
-
-
-async def _save_unless_continued(grafter: Grafter, exchange: Exchange, save: Save) -> None:
-    """Save a broken-off turn, unless a retry has continued it meanwhile."""
-    session, turn_id = exchange.config.session, save.turn.turn_id
-    known = (await grafter.store.look_up(session, turn_ids=[turn_id])).turns.get(turn_id)
-    if known is None or (known.proxy_id == save.turn.proxy_id and not known.delivered):
-        await _save(grafter, save)
-
-
-async def note_broken(grafter: Grafter, machine: AnswerMachine, *, waits: bool = False) -> None:
-    """Note that an answer has ended and the client does not have all of it: the parts that it may have kept, and the
-    turn for a retry. If the store fails, this is noted later. With `waits`, the caller then waits up to PATIENCE
-    seconds, so that no retry comes before the note. Never raises."""
-    session, late_writes = machine.exchange.config.session, grafter.owners.late_writes
-    await note_beginnings(grafter, machine)
-    try:
-        for turn_id in machine.unsettled:
-            # later the turn may belong to another proxy
-            mark = partial(grafter.store.mark_broken_off, session, turn_id, proxy_id=machine.exchange.proxy_id)
-            await _mark(grafter, "broken off", turn_id, mark)
-            late_writes.remember(_key("broken off", turn_id), mark)
-    except StoreUnavailable as error:
-        logger.warning("an answer that broke off is left to a retry later: %s", error)
-    except Exception as error:
-        grafter.failed(error, "an answer that broke off could not be left to a retry")
-    # without a server, only this process can get the retry, and it makes the late writes first
-    if waits and late_writes and late_writes.has_server:
-        await late_writes.wait(PATIENCE)
-
-
-async def _mark(grafter: Grafter, what: str, turn_id: str, write: Write) -> None:
-    """Raises StoreUnavailable, but the mark is still made later."""
-    try:
-        await write()
-    except StoreUnavailable:
-        grafter.owners.late_writes.add(_key(what, turn_id), write)
-        raise
+    async def _mark(self, what: str, turn_id: str, write: Write) -> None:
+        """Raises StoreUnavailable, but the mark is still made later."""
+        try:
+            await write()
+        except StoreUnavailable:
+            self._late_writes.add(_key(what, turn_id), write)
+            raise
 
 
 def _key(what: str, turn_id: str) -> str:
@@ -191,6 +200,7 @@ class Capture:
         self.grafter = grafter
         self.exchange = exchange
         self.machine = AnswerMachine(exchange, grafter.settings, grafter.store.clock, grafter.owners)
+        self._records = AnswerRecords(grafter, self.machine)
         self._background = grafter.owners.background(exchange.config)
         self._is_end_certain = not ends_with_connection
         self._ended = False  # cleanly
@@ -200,9 +210,9 @@ class Capture:
     async def settle(self, whole: bool) -> None:
         """Note whether the client has received the whole answer. If not, it never will."""
         if whole and self._ended:
-            await note_delivered(self.grafter, self.machine)
+            await self._records.note_delivered()
         else:
-            await note_broken(self.grafter, self.machine)
+            await self._records.note_broken()
 
     async def whole(self, body: bytes) -> bytes | Reply:
         """Process a complete body, in any framing. Raises StoreUnavailable, only for `cachedContents`."""
@@ -236,8 +246,8 @@ class Capture:
             elif isinstance(effect, Start | End):
                 self._begin(effect)
                 if isinstance(effect, End) and not self._ended:
-                    await note_broken(self.grafter, self.machine)
-            elif (instead := await record(self.grafter, self.machine, effect)) is not None:
+                    await self._records.note_broken()
+            elif (instead := await self._records.perform(effect)) is not None:
                 return await self._perform(instead, out)
         return refused
 
@@ -256,10 +266,10 @@ class Capture:
         """Take over the calls of a broken-off answer to the same request, instead of beginning them again. If the store
         does not say whether it was taken over, returns the effects to perform instead of all later ones."""
         try:
-            if (resumption := await take_over_answer(self.grafter, self.exchange)) is not None:
+            if (resumption := await self._records.take_over()) is not None:
                 self.machine.resume(resumption)
         except TakeOverUnknown as error:
-            return store_failed(self.grafter, self.machine, error) or []
+            return self._records.store_failed(error) or []
         except StoreUnavailable as error:
             self.grafter.warn(f"the store failed, what an earlier answer has left is not known: {error}")
         except Exception as error:
@@ -293,7 +303,7 @@ async def note_answer(
         if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
             notes += reader.beginnings()
         for keys, chain in notes:
-            await note_plain(grafter, exchange, keys, chain)
+            await grafter.plain_notes.add(exchange.config.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that was passed on could not be noted")
 

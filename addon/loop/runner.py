@@ -27,14 +27,7 @@ from addon.graft.exchange import Exchange
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine, BadAnswer
 from addon.graft.machine_protocol import Begin, Effect, End, Refuse, Save, Send, Show, Start, Wait
-from addon.graft.machine_shell import (
-    note_beginnings,
-    note_broken,
-    note_delivered,
-    record,
-    store_failed,
-    take_over_answer,
-)
+from addon.graft.machine_shell import AnswerRecords
 from addon.graft.owners import InitialState
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
@@ -86,6 +79,7 @@ class Runner:
             body,
             self.loop_id,
         )
+        self._records = AnswerRecords(grafter, self.machine)
         self.limit = asyncio.Semaphore(self.config.parallel)
         self.step = RunningStep()
         self._calls: list[str] = []  # ids of the current step
@@ -148,14 +142,14 @@ class Runner:
             own = [call_id for call_id in self._calls if call_id not in self.step.external]  # others answer the rest
             self._cancelled_calls = await self.executors.abandon(self.config, self.step, own)
             # a retry finds the calls in their final state
-            await note_broken(self.grafter, self.machine, waits=waits)
+            await self._records.note_broken(waits=waits)
 
     async def _begin(self) -> Iterable[Effect]:
         """Start the loop, or continue a broken-off answer to the same request."""
         try:
-            resumption = await take_over_answer(self.grafter, self.exchange)
+            resumption = await self._records.take_over()
         except StoreUnavailable as error:
-            return store_failed(self.grafter, self.machine, error) or self.machine.start()
+            return self._records.store_failed(error) or self.machine.start()
         return self.machine.start() if resumption is None else self.machine.resume(resumption)
 
     @property
@@ -173,14 +167,14 @@ class Runner:
         if not self._ended:
             return
         if whole:
-            await note_delivered(self.grafter, self.machine)
+            await self._records.note_delivered()
         else:
-            await note_broken(self.grafter, self.machine)
+            await self._records.note_broken()
 
     async def cut_off(self) -> None:
         """Note, after `output` was closed, that the client or the proxy ended the answer. The client may have any
         part."""
-        await note_beginnings(self.grafter, self.machine)
+        await self._records.note_beginnings()
 
     def stopped(self) -> Iterator[Head | bytes]:
         """The error for the client if the proxy stops before the answer has ended, after `output` was closed."""
@@ -244,7 +238,7 @@ class Runner:
         task.add_done_callback(partial(_note_end, summary, clock, clock()))
 
     async def _record(self, effect: Effect) -> list[Effect] | None:
-        """Call `record`. The last save of a turn waits until the results of its calls are stored."""
+        """Perform the effect. The last save of a turn waits until the results of its calls are stored."""
         if isinstance(effect, Save):
             self._calls += [call.call_id for call in effect.calls]
             self._all_calls += [call.call_id for call in effect.calls]
@@ -252,9 +246,9 @@ class Runner:
                 if effect.last:
                     await self.executors.late_writes.flush(self._all_calls)
             except StoreUnavailable as error:
-                if (instead := store_failed(self.grafter, self.machine, error)) is not None:
+                if (instead := self._records.store_failed(error)) is not None:
                     return instead
-        return await record(self.grafter, self.machine, effect)
+        return await self._records.perform(effect)
 
     def _own_headers(self) -> Headers:
         """Headers of a stream that begins with parts of an earlier answer, before any upstream answer."""

@@ -10,7 +10,7 @@ from addon.graft.exchange import Exchange, Forward
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, Send, Show, Wait
-from addon.graft.machine_shell import Capture, note_broken, record
+from addon.graft.machine_shell import AnswerRecords, Capture
 from addon.graft.owners import ByHand, Owners
 from addon.graft.session_config import SessionConfig
 from tests.simulation.chat import Document
@@ -69,6 +69,7 @@ class Loop:
         self.machine = AnswerMachine(
             exchange, grafter.settings, grafter.store.clock, owners or Runs(grafter.store), sent.body
         )
+        self.records = AnswerRecords(grafter, self.machine)
         self.visible = b""
         self.following: Effect | None = None
 
@@ -105,7 +106,7 @@ class Loop:
 
     async def _broken(self, hangup: HangUp) -> list[Document]:
         await self._perform(self.machine.close())
-        await note_broken(self.grafter, self.machine)
+        await self.records.note_broken()
         return hangup.kept(_parts(self.exchange, _data(self.visible)))
 
     async def _perform(self, effects: Iterable[Effect]) -> None:
@@ -115,7 +116,7 @@ class Loop:
             elif isinstance(effect, (Send, Wait)):
                 self.following = effect
             else:
-                assert await record(self.grafter, self.machine, effect) is None
+                assert await self.records.perform(effect) is None
 
 
 def _wrapped(exchange: Exchange, document: Document) -> bytes:
