@@ -96,24 +96,28 @@ def read(contents: Sequence[Document]) -> Request:
     return parse(encode({"contents": list(contents)}))
 
 
-async def hits_of(
+async def look_up(
     store: Store,
     request: Request,
-    session: str = "default",
-    *,
+    session: str,
+    keys: Keys,
     missed: ledger.Missed = lambda turn, miss: None,
     cache: TrueTurns | None = None,
-    **root: str,
 ) -> Hits:
-    keys, revision, cache = keys_of(store, **root), store.revision(session), cache or TrueTurns(store, Budget())
+    revision, cache = store.revision(session), cache or TrueTurns(store, Budget())
     body, history = request.body, request.history
     return await ledger.hits_of(store, session, revision, keys, body, history, PLACEHOLDER, missed, {}, cache)
+
+
+async def hits_of(store: Store, request: Request, session: str = "default", **root: str) -> Hits:
+    return await look_up(store, request, session, keys_of(store, **root))
 
 
 async def missed(store: Store, contents: Sequence[Document], **root: str) -> dict[str, Miss]:
     """The reason for each missed turn, by its text."""
     misses: dict[str, Miss] = {}
-    await hits_of(store, read(contents), missed=lambda turn, miss: misses.update({turn.text: miss}), **root)
+    keys = keys_of(store, **root)
+    await look_up(store, read(contents), "default", keys, lambda turn, miss: misses.update({turn.text: miss}))
     return misses
 
 

@@ -12,6 +12,7 @@ from addon.graft.ledger_search import TrueTurns
 from store.base import Store
 from store.budget import Budget
 from tests.contents import model, response, user
+from tests.graft import ledgers
 from tests.graft.ledgers import (
     ASKED,
     DONE,
@@ -26,6 +27,7 @@ from tests.graft.ledgers import (
     found,
     hits_of,
     kept,
+    keys_of,
     plain,
     read,
     turn_id,
@@ -139,7 +141,8 @@ async def test_a_turn_is_known_by_its_id_in_other_histories_too_until_a_write_co
 
     async def found_after(text: str, session: str = "default") -> list[TrueTurn]:
         asked.clear()
-        hits = await hits_of(store, read([user(text), visible_turn, C]), session, cache=known)
+        request = read([user(text), visible_turn, C])
+        hits = await ledgers.look_up(store, request, session, keys_of(store), cache=known)
         return list(hits.get(1, ()))
 
     (first,) = await found_after("one chat")
