@@ -1,7 +1,6 @@
 """google-genai's interactions client, unmodified: it sees answers under one id, the strict server every round."""
 
 import ssl
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +109,6 @@ def test_a_call_keeps_the_name_that_it_was_made_under(proxy: Proxy, session: Ses
     assert gemini.errors == []
 
 
-def test_an_invented_call_is_an_error_for_the_model_alone(looper: Proxy, bare: Session, gemini: Gemini) -> None:
-    chat = at(looper, bare, "stream")
-    assert "unknown tool: nobody" in chat.say("call nobody {}")
-    assert chat.calls == []
-    assert gemini.errors == []
-
-
 @pytest.mark.parametrize(
     ("url", "stream"),
     [
@@ -168,18 +160,6 @@ def test_a_step_without_results_is_answered_all_the_same(
     chat.say(BOTH)
     assert chat.say("repeat the results").count('"no result"') == 2
     assert [step["is_error"] for step in gemini.last["body"]["input"][:2]] == [True, True]
-    assert gemini.errors == []
-
-
-@pytest.mark.smoke
-def test_a_request_waits_for_results_where_the_session_says_so(proxy: Proxy, session: Session, gemini: Gemini) -> None:
-    session.policy(on_pending="wait", pending_timeout=20)
-    chat = at(proxy, session, "sync")
-    chat.say(BOTH)
-    later = threading.Timer(0.3, lambda: session.answer(get_weather=weather, get_time="noon"))
-    later.start()
-    assert '"celsius": 4' in chat.say("repeat the results")
-    later.join()
     assert gemini.errors == []
 
 

@@ -3,7 +3,6 @@
 import json
 import ssl
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -175,15 +174,4 @@ def test_pending_calls_block_at_no_cost(proxy: Proxy, session: Session, gemini: 
     session.answer(get_weather={"celsius": 3})
     assert "celsius" in chat.say("repeat the results")
     assert [role for role, _ in summary_of(gemini)] == ["user", "calls", "tool", "user", "user"]
-    assert accepted(gemini)
-
-
-def test_pending_calls_are_waited_for(proxy: Proxy, session: Session, gemini: Gemini) -> None:
-    session.policy(on_pending="wait")
-    chat = Chat("stream", by_reverse(proxy, session))
-    chat.say('call get_weather {"city": "Oslo"}')
-    with ThreadPoolExecutor() as threads:
-        answered = threads.submit(chat.say, "repeat the results")
-        session.answer(get_weather={"celsius": 3})
-        assert "celsius" in answered.result(30)
     assert accepted(gemini)
