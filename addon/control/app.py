@@ -41,7 +41,7 @@ ROUTERS = (
     requests.router,
     events.router,
     tokens.router,
-    servers.held,
+    servers.mcp_tools,
     servers.router,
     proxy.settings,
     proxy.router,

@@ -73,7 +73,7 @@ def servers(api: ApiContext) -> Sequence[Server]:
     return [Server(**asdict(state)) for state in api.server_states()]
 
 
-held = routes_of("mcp")
+mcp_tools = routes_of("mcp")
 
 
 class HeldTool(BaseModel):
@@ -102,7 +102,7 @@ _HELD_TOOL = {"server": "files", "tool": "read", "digest": "9f86d081884c7d65"}
 _HELD_ITEM = _HELD_TOOL | {"fields": ["description"], "diff": '--- accepted\n+++ now\n-"Reads."\n+"Reads all."'}
 
 
-@held.get(
+@mcp_tools.get(
     "/v1/mcp/held",
     summary="List the tools of MCP servers that are held back",
     responses=answers({"items": [_HELD_ITEM]}, HeldTools),
@@ -121,7 +121,7 @@ async def list_held(api: ApiDep) -> Response:
     )
 
 
-@held.post(
+@mcp_tools.post(
     "/v1/mcp/accept",
     summary="Accept a tool of an MCP server as it is now",
     status_code=204,
