@@ -143,7 +143,7 @@ def keys(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("key", "wrong", message, f"copy the key again, and export {name}")
             return
     if not found:
-        message = "neither GEMINI_API_KEY nor GOOGLE_API_KEY is set: clients need a key or login of their own"
+        message = "neither GEMINI_API_KEY nor GOOGLE_API_KEY is set: each client needs its own key or login"
         yield Finding("key", "note", message, "export GEMINI_API_KEY before ./run_proxy.sh, for the front doors")
     elif len(set(found.values())) > 1:
         message = "GOOGLE_API_KEY and GEMINI_API_KEY differ: google-genai uses the former, the front doors the latter"
@@ -181,7 +181,7 @@ def _exceptions(environ: Mapping[str, str], regular: list[str]) -> Iterator[Find
     uses_proxy = any(_place(environ.get(name, "")) in map(_place, regular) for name in _PROXIES if environ.get(name))
     for pattern in _no_proxy(environ) if uses_proxy else ():
         if covers_models(pattern):
-            message = f"NO_PROXY has {pattern!r}: clients reach the model past the proxy"
+            message = f"NO_PROXY has {pattern!r}: clients bypass the proxy"
             yield Finding("environment", "wrong", message, f"remove {pattern!r} from NO_PROXY and no_proxy")
 
 

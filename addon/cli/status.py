@@ -71,9 +71,9 @@ def _failed(api: "Api") -> dict[str, Any]:
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"toolgraft {found['version']} at {found['url']}: " + (found["problem"] or "ready")
     if found["running"]:
-        yield f"  {_count(found['running'], 'request')} in progress"
+        yield f"  {output.count_of(found['running'], 'request')} in progress"
     for server in found["servers"]:
-        state = f"up, {_count(server['tools'], 'tool')}" if server["is_up"] else f"down: {server['error']}"
+        state = f"up, {output.count_of(server['tools'], 'tool')}" if server["is_up"] else f"down: {server['error']}"
         last = server["last_error"] if server["is_up"] else None
         before = f"; last error at {_clock(server['last_error_at'])}: {shortened(last, 100)}" if last else ""
         yield f"  MCP server {server['name']}: {state}{before}"
@@ -84,7 +84,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         names = ", ".join(found["held_tools"])
         yield f"  changed MCP tools, held back until `toolgraft tools accept`: {names}"
     for session in found["sessions"]:
-        own = "no toolset of its own" if session["tools"] is None else _count(session["tools"], "tool")
+        own = "no toolset" if session["tools"] is None else output.count_of(session["tools"], "tool")
         changed = ", ".join(f"{name}={session[name]}" for name in session["overrides"])
         yield f"  session {session['name']}: {own}" + (f"; {changed}" if changed else "")
     yield from _waiting_lines(found["waiting"])
@@ -114,10 +114,6 @@ def _failed_lines(failed: list[Any], are_all_read: bool) -> Iterator[str]:
 
 def _clock(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def console(

@@ -35,7 +35,7 @@ def set_tools(
         output.print_json(answer)
     else:
         names = ", ".join(name for name, _ in _summaries(answer))
-        print(output.plain(f"session {session}: {names or 'no tools; clients keep none of their own'}"))
+        print(output.plain(f"session {session}: {names or 'no tools; clients keep none either'}"))
 
 
 @app.command("show")

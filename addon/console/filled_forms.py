@@ -67,7 +67,7 @@ async def declaration_of(api: ApiContext, session: str, name: str) -> Document:
 def entered(form: Field | None, filled: Filled) -> Any:
     """The value. Raises Problem (409, 422), with the errors by the fields' names in its member `fields`."""
     if form is None:
-        raise Problem(409, "the tool has changed, and has no form any more: reload the page")
+        raise Problem(409, "the tool has changed and no longer has a form: reload the page")
     try:
         return value_of(form, filled.fields)
     except BadFields as error:

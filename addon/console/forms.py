@@ -193,7 +193,7 @@ def value_of(form: Field, entered: Mapping[str, str]) -> Any:
     value = reader.value(form, ROOT)
     problems = reader.problems
     if not problems and (unknown := [name for name in entered if name not in reader.known]):
-        problems = {unknown[0]: "the form has no such field any more: reload the page"}
+        problems = {unknown[0]: "the form no longer has this field: reload the page"}
     if problems:
         raise BadFields(problems)
     return value

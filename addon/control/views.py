@@ -130,7 +130,7 @@ class ToolsView(BaseModel):
     """A toolset in Gemini's form. The rules for running a tool are in its declaration and never go upstream; values of
     executors' headers are masked."""
 
-    tools: list[Document] | None = Field(description="null: the session has no toolset of its own.")
+    tools: list[Document] | None = Field(description="null: no toolset is set for the session.")
     tool_config: Document | None
     shared: list[Document] = Field(
         description="Tools from the proxy's files and MCP servers, which the session has as well. `PUT` ignores them."

@@ -221,14 +221,14 @@ async def play_program(stage: Stage) -> AsyncGenerator[Beat]:
     the tools. Raises DemoFailed."""
     yield Scene(
         "The same tools for an OpenAI program",
-        "It asks the front door as OpenAI's clients do, and declares a function of its own, pack.",
+        "It asks the front door as OpenAI's clients do, and declares its own function, pack.",
     )
     first = await stage.respond({**_REQUEST, "input": PROGRAM_QUESTION})
     calls = list(of_type(first, "function_call"))
     yield Control("POST /v1/responses", ", ".join(f"call {call['name']}({call['arguments']})" for call in calls))
     names = tool_names(stage.upstream)
     yield check_that("Gemini got pack beside the tools that the proxy runs", {"pack", "get_weather"} <= {*names})
-    yield check_that("the program saw the call of its own function, and no other", names_of(calls) == ["pack"])
+    yield check_that("the program saw the call of its own function and no other call", names_of(calls) == ["pack"])
 
     outputs = [
         {"type": "function_call_output", "call_id": call["call_id"], "output": json.dumps({"wear": "a hat"})}

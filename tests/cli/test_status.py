@@ -20,7 +20,7 @@ def test_sessions_and_what_waits_are_listed_with_the_command_that_helps(cli: Cli
         proxy.capture(f"call_{number}", name="a\x1b[2Jb")
     assert cli("status").stdout.splitlines()[1:] == [
         "  session one: 1 tool",
-        "  session two: no toolset of its own; delivery=placeholder, max_rounds=3",
+        "  session two: no toolset; delivery=placeholder, max_rounds=3",
         "  get_weather waits for an approval: toolgraft approve call_1",
         *["  a\\x1b[2Jb waits for a worker"] * 4,
         "  3 more calls wait: toolgraft calls --status pending",

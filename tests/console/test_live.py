@@ -33,7 +33,7 @@ async def test_requests_are_filtered_and_what_is_not_kept_is_counted(page: httpx
         app.api.recent.end(Summary(f"s{number}", status=200))
     text = await part(page, "live", session="", tool="", state="")
     assert "session s102" in text
-    assert "3 older requests since the start are not kept any more" in text
+    assert "3 older requests since the start are no longer kept" in text
     only = await part(page, "live", session="s50")
     assert "session s50 " in only
     assert "session s51 " not in only

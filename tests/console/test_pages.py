@@ -363,7 +363,7 @@ async def test_tools_are_shown_and_can_be_saved_as_they_are_shown(page: httpx2.A
     (etag,) = re.findall(r'data-if-match="&#34;([^&]+)&#34;"', html)
     version = (await page.get("/v1/sessions/one/tools")).headers["etag"]
     assert version == f'"{etag}"'
-    assert "no toolset of its own" in await part(page, "tools", session="two")
+    assert "has no toolset" in await part(page, "tools", session="two")
 
 
 async def test_connect_has_lines_for_each_kind_of_client(page: httpx2.AsyncClient, settings: Settings) -> None:

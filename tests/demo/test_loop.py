@@ -53,7 +53,7 @@ def check_pictures(pictures: str) -> None:
         "+ user  result of get_weather",
         "The same tools for an OpenAI program",
         'POST /v1/responses call pack({"celsius":31})',
-        "checked: the program saw the call of its own function, and no other",
+        "checked: the program saw the call of its own function and no other call",
         "All checks passed.",
         "Next: ./run_proxy.sh --set graft_tools=examples/weather.py",
     ):

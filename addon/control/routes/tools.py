@@ -108,7 +108,7 @@ async def set_tools(
     summary="Clear a session's tools",
     status_code=204,
     responses=nothing(
-        "The session has no toolset of its own. It may still have tools from the proxy's files and servers.",
+        "The session's own toolset is removed. It may still have tools from the proxy's files and servers.",
         p412="The session has changed since",
     ),
     openapi_extra={"parameters": [IF_MATCH]},
