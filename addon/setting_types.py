@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from addon.core.model_names import ALIAS, MODEL_FORM, MODEL_NAME
 from addon.core.security.egress import EgressRule, parse_rule
@@ -33,10 +33,10 @@ Bytes = Annotated[int, Unit("bytes")]
 
 
 def _on_or_off(value: Any) -> Any:
-    return {"on": True, "off": False}.get(value) if isinstance(value, str) else value
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
-OnOff = Annotated[bool, BeforeValidator(_on_or_off), Fits("one of on, off")]
+OnOff = Annotated[bool, Strict(), BeforeValidator(_on_or_off), Fits("one of on, off")]
 
 OptionalText = Annotated[str | None, BeforeValidator(lambda value: value or None)]
 """Empty: None."""

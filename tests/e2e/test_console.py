@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1200, "height": 800})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     yield context
     context.close()
 
@@ -161,6 +161,7 @@ def test_a_tool_is_approved_for_good_until_that_is_taken_back(
         assert violations(page) == []
         asked = pool.submit(chat.say, 'call get_weather {"city": "Rome"} and call get_weather {"city": "Bonn"}')
         page.goto(f"{proxy.control.url}/console/approvals?session={watched.name}")
+        expect(page.get_by_text("Deny these 2", exact=True)).to_be_visible()  # the page has heard of both calls
         page.get_by_text("Deny these 2", exact=True).click()
         page.get_by_label("Reason for the model (optional)").fill("not today")
         page.get_by_role("button", name="Deny these 2 calls").click()

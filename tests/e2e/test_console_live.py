@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
 
 def opened(browser: Browser, proxy: Proxy, errors: list[str], **context: Any) -> Page:
     page = browser.new_context(**context).new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda entry: errors.append(entry.text) if "Content Security" in entry.text else None)
     sign_in(page, proxy)

@@ -38,6 +38,7 @@ async def test_the_defaults_fit(make: Make) -> None:
     ("options", "message"),
     [
         ({"delivery": "fax"}, "graft_delivery='fax': must be one of auto, placeholder, loop, hold, passthrough"),
+        ({"fast": "perhaps"}, "graft_fast='perhaps': must be one of on, off"),
         ({"session": "a b"}, "graft_session='a b': must be a name of the form"),
         ({"ttl": "1"}, "graft_ttl='1': must be a number of seconds, 60 or more"),
         ({"filter": "~~("}, "graft_filter='~~(': must be a mitmproxy flow filter"),
