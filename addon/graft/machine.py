@@ -4,9 +4,9 @@ Bytes go in; effects come out: in order, what to send to the client and what to 
 machine: `machine_shell.Capture` for a complete answer from mitmproxy, `loop.runner` for all others. The machine does no
 I/O, has no clock and never waits. `machine_protocol` lists its states, events and effects.
 
-An event without a call passes as its original bytes. In a stream in Gemini's own format, events before the first call
-are not even parsed (`passes`). A client gets calls of grafted tools only with `passthrough`: neither a failing store
-nor unreadable bytes let one through.
+In the first round of a stream in Gemini's own format, an event without a call passes as its original bytes, and events
+before the first call are not even parsed (`passes`). A client gets calls of grafted tools only with `passthrough`:
+neither a failing store nor unreadable bytes let one through.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
