@@ -114,8 +114,7 @@ class Settings(BaseModel):
     log: Literal["toolgraft", "mitmproxy", "json"] = _usual(
         "toolgraft",
         "What mitmdump prints about requests to models: `toolgraft` one line for each request of a client, "
-        "`mitmproxy` its own lines for that request and for each request of a loop, `json` a JSON document for each "
-        "request and for each line of the log.",
+        "`mitmproxy` its own lines, `json` a JSON document for each request and for each line of the log.",
     )
     control: AddressOrOff = _usual(
         Address("127.0.0.1", 8741), "The control API's address, host:port; `off`: none.", fixed=True
@@ -154,17 +153,13 @@ class Settings(BaseModel):
     )
     placeholder: PlaceholderText = _calls(
         "Tool call completed: {names} [{turn_id}]",
-        "The text that replaces calls in the client's history. By {turn_id}, which it must contain, the proxy "
-        "recognises it; {names} are the tools' names; {status} is `requested` while a call is pending, else "
-        "`completed`.",
+        "The text that replaces calls in the client's history. It must contain {turn_id}; {names} are the tools' "
+        "names; {status} is `requested` while a call is pending, else `completed`.",
     )
-    max_calls: int = _calls(
-        128, "The most calls of one step. More are left out, and the model is told so.", ge=1, le=10_000
-    )
+    max_calls: int = _calls(128, "The most calls of one step.", ge=1, le=10_000)
     max_args: Bytes = _calls(
         4 * MIB,
-        "The largest size of the arguments of all calls of one step. A call beyond it fails, and the model is told "
-        "why.",
+        "The largest size of the arguments of all calls of one step.",
         ge=KIB,
     )
     max_media: Bytes = _calls(
@@ -197,12 +192,12 @@ class Settings(BaseModel):
     )
     max_answer: Bytes = _answers(
         64 * MIB,
-        "The largest size of an answer of the model after decompression. A longer one is an error.",
+        "The largest size of an answer of the model after decompression.",
         ge=KIB,
     )
     max_event: Bytes = _answers(
         32 * MIB,
-        "The largest size of one event of a stream, or of one message of a Live connection. A longer one is an error.",
+        "The largest size of one event of a stream, or of one message of a Live connection.",
         ge=KIB,
     )
 
@@ -218,8 +213,8 @@ class Settings(BaseModel):
     )
     lenient: OnOff = _doors(
         False,
-        "What Gemini does not have, at /v1/responses: `off` refuses the request and names it, `on` leaves it out and "
-        "lists it in the answer's header x-graft-ignored.",
+        "What Gemini does not have, at /v1/responses: `off` refuses it, `on` leaves it out and lists it in the "
+        "answer's header x-graft-ignored.",
     )
     redirect: Redirects = _doors(
         (),
@@ -240,9 +235,8 @@ class Settings(BaseModel):
     egress: EgressRules = _access(
         (),
         "A host that HTTP tools may call, and that images and files in requests to /v1/responses may come from; all "
-        "others are then refused. Examples: tools.example, *.tools.example, 192.168.1.7, 10.0.0.0/8, `public`, "
-        "`loopback`, each with or without :PORT. Empty: public hosts and, for tools, this machine, but no private or "
-        "link-local addresses. The proxy's own ports are always refused.",
+        "others are then refused. Examples: tools.example, *.tools.example, 10.0.0.0/8, `public`, `loopback`, each "
+        "with or without :PORT. Empty: public hosts and, for tools, this machine.",
         fixed=True,
     )
     session_access: SessionAccesses = _access(
@@ -263,8 +257,8 @@ class Settings(BaseModel):
     ttl: Seconds = _records(7.0 * _DAY, "How long records are kept.", ge=60, fixed=True)
     durability: Literal["power", "process"] = _records(
         "power",
-        "What acknowledged writes of the control API survive: `power` a power failure, because acknowledgements wait "
-        "for the disk; `process` only a crash of the process.",
+        "What acknowledged writes survive: `power` a power failure, because acknowledgements wait for the disk; "
+        "`process` only a crash of the process.",
         fixed=True,
     )
     on_store_error: Literal["fail", "pass"] = _records(
@@ -274,14 +268,13 @@ class Settings(BaseModel):
     )
     keep_requests: int = _records(
         100,
-        "The number of requests whose bodies are kept in memory, for the console and `toolgraft requests`: from the "
-        "client, and as sent upstream. All together take at most 64 MiB.",
+        "The number of requests whose bodies are kept in memory, for the console and `toolgraft requests`.",
         ge=0,
         le=10_000,
     )
     cache_bytes: Bytes = _records(
         DEFAULT_LIMIT,
-        "The memory for chats and sessions, which shortens later requests. The least recently used are forgotten.",
+        "The memory for cached chats and sessions, which shortens later requests.",
         ge=MIB,
         fixed=True,
     )
@@ -312,8 +305,7 @@ class Settings(BaseModel):
     )
     drain_timeout: Seconds = _run(
         5.0,
-        "How long requests in flight have to finish when the proxy is told to stop. New connections are refused "
-        "meanwhile. A second signal ends the wait.",
+        "How long requests in flight have to finish when the proxy is told to stop. A second signal ends the wait.",
         ge=0,
         le=_HOUR,
     )
@@ -342,28 +334,26 @@ class Settings(BaseModel):
     )
     max_connections: int = _limits(
         4096,
-        "The most connections to the control API; fewer if file descriptors are few. Beyond it, the connection that "
-        "was idle longest is closed for a new one.",
+        "The most connections to the control API; fewer if file descriptors are few.",
         ge=8,
         fixed=True,
     )
     max_tools: int = _limits(
         1000,
-        "The most tools of one MCP server. More are left out, with a warning.",
+        "The most tools of one MCP server.",
         ge=1,
         le=100_000,
         fixed=True,
     )
     max_tool: Bytes = _limits(
         256 * KIB,
-        "The largest size of the description and schemas of an MCP server's tool. A larger tool is left out, with a "
-        "warning.",
+        "The largest size of the description and schemas of an MCP server's tool.",
         ge=KIB,
         fixed=True,
     )
     max_line: Bytes = _limits(
         16 * MIB,
-        "The largest size of a message of an MCP server. A longer one ends its connection.",
+        "The largest size of a message of an MCP server.",
         ge=KIB,
         fixed=True,
     )
