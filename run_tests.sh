@@ -27,7 +27,7 @@ fi
 set_up runtime dev
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" PATH="$venv/bin:$PATH"
 cd "$root"
-# Each of some hundred processes would compile it all anew.
+# Each of some hundred processes would compile it all again.
 unset PYTHONDONTWRITEBYTECODE
 
 step() {

@@ -3,7 +3,7 @@
 # gives `set_up LAYER...` (runtime, dev), `say` and $venv. POSIX sh; works with macOS's bash 3.2 as well.
 #
 # A layer is there when its stamp fits. Stamps are written last and taken away first, so a set-up that was cut short
-# never counts: it is made anew.
+# never counts: it is made again.
 
 # shellcheck disable=SC2154
 venv=$root/.venv

@@ -118,7 +118,7 @@ def test_openai_s_client_gets_the_kept_answer_when_its_proxy_is_there_again(
 def test_a_client_that_reads_no_further_than_the_end_of_its_answer_has_it(
     path: str, mortal: Proxy, gemini: Gemini, marks: Path
 ) -> None:
-    """It asks the same anew, and is not given the answer that it has."""
+    """It asks the same again, and is not given the answer that it has."""
     session, document = new_session(mortal, tools=False).name, asked(jots(marks), stream=True)
     for count in (1, 2, 3):
         with httpx2.stream(

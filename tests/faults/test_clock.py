@@ -37,7 +37,7 @@ class Machine:
         return self.up
 
     def restart(self) -> None:
-        """Started anew: the wall clock goes on meanwhile, the uptime begins at 0."""
+        """Started again: the wall clock goes on meanwhile, the uptime begins at 0."""
         self.ahead, self.up, self.boot = self.wall(), 0.0, self.boot + "."
 
 

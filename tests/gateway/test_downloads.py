@@ -159,7 +159,7 @@ async def test_gemini_gets_the_content(open_house: House, gemini: StrictGemini, 
     listed = (await open_house.http.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
     assert listed[0]["content"][1]["image_url"] == f"{files.url}/cat.png"
     second = await open_house.respond("And now?", previous_response_id=response["id"])
-    assert gemini.requests[-1]["body"]["contents"][0] == body["contents"][0], "it is not fetched anew"
+    assert gemini.requests[-1]["body"]["contents"][0] == body["contents"][0], "it is not fetched again"
     assert (len(files.requests), second["status"]) == (2, "completed")
 
 

@@ -144,8 +144,8 @@ async def test_an_answer_that_was_lost_on_its_way_is_given_to_the_retry_once(
     retry = await sender.post(path, document)
     assert whole_answer(path, retry.content, stream=stream) == first
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
-    anew = whole_answer(path, (await sender.post(path, document)).content, stream=stream)
-    assert anew != first
+    second = whole_answer(path, (await sender.post(path, document)).content, stream=stream)
+    assert second != first
     assert (begun(sender), len(upstream.bodies)) == (2, 4)
     words = [part.get("text") for content in upstream.bodies[-1]["contents"] for part in content["parts"]]
     assert words.count("x") == (2 if conversation else 1), "the turn is there once"
@@ -368,7 +368,7 @@ async def test_an_answer_whose_proxy_died_while_it_was_flushed_to_disk_is_given_
     assert (begun(sender), len(upstream.bodies)) == (1, 2)
     assert (await sender.post(path, asked(False, None))).status_code == 200
     assert (begun(sender), len(upstream.bodies)) == (2, 4)
-    assert upstream.bodies[2] == upstream.bodies[0], "it begins anew"
+    assert upstream.bodies[2] == upstream.bodies[0], "it begins again"
     asking.cancel()
     await asyncio.wait([asking])
 

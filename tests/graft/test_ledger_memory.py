@@ -235,6 +235,6 @@ async def test_a_turn_that_goes_on_is_looked_up_anew(store: Store) -> None:
     known = first.prefix()
     assert known is not None
     body = encode({"contents": [*chat, model({"text": " and more"}), user("?")]})
-    anew = parse(body, (), known)
-    assert await hits_of(store, anew) == {}
-    assert anew.history.turns[1].text == "done and more"
+    reparsed = parse(body, (), known)
+    assert await hits_of(store, reparsed) == {}
+    assert reparsed.history.turns[1].text == "done and more"

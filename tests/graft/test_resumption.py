@@ -57,7 +57,7 @@ def test_a_tool_that_changes_its_arguments_does_not_change_the_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "anew"),
+    ("known", "runs_again"),
     [
         (call("send"), False),
         (call("send", Status.FAILED, error="no"), False),
@@ -72,13 +72,13 @@ def test_a_tool_that_changes_its_arguments_does_not_change_the_record() -> None:
     ],
     ids=lambda value: f"{value.name} {value.status}" if isinstance(value, Call) else "",
 )
-def test_a_call_runs_anew_if_it_has_not_begun_or_may_run_twice(known: Call, anew: bool) -> None:
+def test_a_call_runs_again_if_it_has_not_begun_or_may_run_twice(known: Call, runs_again: bool) -> None:
     found = left_by(complete(1), known)
     (one,) = found.calls
-    assert one.runs_twice is anew
-    assert (one.call.call_id == known.call_id) is not anew
+    assert one.runs_twice is runs_again
+    assert (one.call.call_id == known.call_id) is not runs_again
     assert found.steps[0].slots[0].call_id == one.call.call_id
-    assert left_by(None, known).left == (() if anew else (known,))
+    assert left_by(None, known).left == (() if runs_again else (known,))
 
 
 @pytest.mark.parametrize(

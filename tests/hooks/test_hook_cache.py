@@ -202,7 +202,7 @@ async def hooks_that_a_script_sets_while_it_runs(house: House) -> None:
         "            return lambda flow: told('by __getattr__')\n"
         "        raise AttributeError(name)\n"
         "def request(flow):\n"
-        "    globals()['request'] = lambda flow: told('bound anew')\n"
+        "    globals()['request'] = lambda flow: told('bound again')\n"
         "    told('module')\n"
         "addons = [Sets()]\n"
     )

@@ -72,7 +72,7 @@ async def test_a_call_is_stored_as_running_if_nothing_stands_before_it(
     proxy.upstream(Scripted(step(*names), step(*names), ANSWER))
     played = await proxy.ask("x", framing=framing)
     assert played.text == "done"
-    assert writes.stored == stored * 2, "in each step anew"
+    assert writes.stored == stored * 2, "again in each step"
     assert writes.started == writes.stored.count(PENDING)
     assert {one.status for one in await proxy.calls()} == {FAILED if stored == [FAILED] else Status.DONE}
     assert all(one.loop_id for one in await proxy.calls() if one.status is Status.DONE)

@@ -166,7 +166,7 @@ async def test_a_token_that_nobody_knows_goes_up_with_the_first_request_alone(pr
 
 
 async def test_a_checkpoint_in_a_stream_is_the_loops_own(proxy: Proxy) -> None:
-    """A client that came back with it would have calls run twice: one that sends its request anew finds their
+    """A client that came back with it would have calls run twice: one that sends its request again finds their
     results."""
     proxy.upstream(Scripted([piece("a ", token="AA==", finish=None), piece("b", token="AB==", finish="STOP")]))
     played = await proxy.ask("x", framing=Framing.SSE)

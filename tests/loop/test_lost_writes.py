@@ -158,7 +158,7 @@ async def test_a_call_that_had_its_result_is_not_ended_without_it(shared: Shared
 
 
 async def test_an_answer_broke_off_although_the_server_has_lost_that(shared: Shared) -> None:
-    """Without it, the retry would begin anew, and run the tools once more."""
+    """Without it, the retry would begin again, and run the tools once more."""
     async with AsyncExitStack() as stack:
         first, second = await shared.proxy("one", stack), await shared.proxy("two", stack)
         shared.within = shared.save

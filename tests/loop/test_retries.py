@@ -292,7 +292,7 @@ def cut_take_over(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_a_lost_reply_has_taken_over_is_given_back_before_the_client_has_the_error(
     sender: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next retry would begin anew."""
+    """The next retry would begin again."""
     sender.upstream(Scripted(STEP, BROKEN, ANSWER))
     await sender.ask("x")
     with monkeypatch.context() as patch:

@@ -85,7 +85,7 @@ async def test_the_order_of_arguments_does_not_matter(proxy: Proxy) -> None:
     assert proxy.tools.begun == ["tool"]
 
 
-@pytest.mark.parametrize("change", ["replaced", "set anew", "deleted"])
+@pytest.mark.parametrize("change", ["replaced", "set again", "deleted"])
 async def test_cached_results_are_dropped_with_their_tools(proxy: Proxy, change: str) -> None:
     proxy.tools.add("kept", returns(1), cache_ttl=1000)
     await proxy.open()
@@ -97,7 +97,7 @@ async def test_cached_results_are_dropped_with_their_tools(proxy: Proxy, change:
     if change == "deleted":
         await proxy.store.delete_session("default")
     else:
-        changed = other if change == "set anew" else {"name": "another", "description": "d"}
+        changed = other if change == "set again" else {"name": "another", "description": "d"}
         await proxy.store.put_toolset("default", Toolset(declarations=[changed]))
     await responses(proxy, call("kept"))
     assert proxy.tools.begun == ["kept", "kept"]

@@ -1,4 +1,4 @@
-"""The set-up: when it is made, and when it is made anew."""
+"""The set-up: when it is made, and when it is made again."""
 
 import os
 import re

@@ -16,6 +16,6 @@ from addon.tools.mcp_transport import BoundedTransport
 def test_tools_of_all_kinds_trust_the_system_whatever_the_shell_names(
     transport: Callable[[], httpx2.AsyncHTTPTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each transport read all authorities anew, and MCP alone took those of `SSL_CERT_FILE`."""
+    """Each transport read all authorities again, and MCP alone took those of `SSL_CERT_FILE`."""
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "not there"))
     assert transport()._pool._ssl_context is trust()

@@ -136,12 +136,12 @@ async def test_a_store_that_was_left_open_keeps_its_epoch_unless_the_machine_has
     assert killed.epoch == store.epoch
     assert await killed.events(after=observed) == []
     monkeypatch.setattr(_clocks, "boot", lambda: "another")
-    anew = await opened("anew.db")
-    assert anew.epoch != store.epoch
+    fresh = await opened("fresh.db")
+    assert fresh.epoch != store.epoch
     with pytest.raises(CursorLost):
-        await anew.events(after=observed)
-    assert len(await anew.events(after=None)) == 1
-    for reopened in (killed, anew):
+        await fresh.events(after=observed)
+    assert len(await fresh.events(after=None)) == 1
+    for reopened in (killed, fresh):
         await reopened.close()
         before = reopened.epoch
         monkeypatch.setattr(_clocks, "boot", lambda: "yet another")
