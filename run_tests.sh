@@ -33,7 +33,7 @@ unset PYTHONDONTWRITEBYTECODE
 step() {
     say "$*"
     began=$(date +%s)
-    "$@" || {
+    ("$@") || {
         status=$?
         say "failed: $*"
         exit $status
@@ -51,8 +51,8 @@ older_mitmproxy() {
     fi
 }
 
-# What hangs fails, long before CI gives up.
-bounded() { "$venv/bin/python" -I scripts/bounded.py "$@"; }
+# What hangs fails, long before CI gives up. Replaces the subshell that calls it, so that `kill $!` ends the command.
+bounded() { exec "$venv/bin/python" -I scripts/bounded.py "$@"; }
 
 if [ "${1-}" = --long ]; then
     step bounded 600 python -m tests.simulation --chats 200
@@ -81,7 +81,7 @@ checks() {
 }
 
 # Its cache is in .venv: only what has changed is checked again.
-types() { mypy --cache-dir "$venv/.mypy_cache"; }
+types() { bounded 600 mypy --cache-dir "$venv/.mypy_cache"; }
 
 # One pytest, and the types beside it. What mypy prints comes when both have ended.
 tests_and_types() {
@@ -107,15 +107,15 @@ case "${1-}" in
         ;;
     --all)
         say "all tests but the long ones: about 25 minutes on two cores"
+        trap 'say "not run: the long tests. ./run_tests.sh --long runs them"' EXIT
         checks
         tests_and_types 3300 "not long"
-        say "not run: the long tests. They are run by ./run_tests.sh --long"
         ;;
     "")
         say "the quick tests: at most five minutes on two cores"
+        trap 'say "not run: most tests with real processes, and the long ones. ./run_tests.sh --all and --long run them"' EXIT
         checks
         tests_and_types 1200 "not e2e or smoke"
-        say "not run: most tests with real processes, and the long ones. ./run_tests.sh --all and --long run them"
         ;;
     *)
         exec "$venv/bin/python" -m pytest "$@"

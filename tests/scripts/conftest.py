@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ("sh", "cat", "cksum", "dirname", "basename", "rm", "mkdir", "mv", "cp", "chmod", "head", "date")
+TOOLS = ("sh", "cat", "cksum", "dirname", "basename", "rm", "mkdir", "mv", "cp", "chmod", "head", "tail", "date")
 BOUND = 30
 
 # An interpreter of some version, which passes the scripts' checks on to the real one.
@@ -50,6 +50,7 @@ esac
 PROGRAM = """#!/bin/sh
 for argument in "$(basename "$0")" "$@"; do printf '%s\\n' "$argument"; done
 printf '%s\\n' "$PYTHONPATH" "$PWD"
+[ "$(basename "$0")" != "$FAKE_CHECK_HANGS" ] || { echo $$ >"$HOME/hangs"; exec tail -f /dev/null; }
 [ "$(basename "$0")" != "$FAKE_CHECK_FAILS" ]
 """
 

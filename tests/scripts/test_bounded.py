@@ -1,5 +1,6 @@
 """scripts/bounded.py ends a command that hangs."""
 
+import signal
 import subprocess
 import sys
 
@@ -19,6 +20,18 @@ def bounded(seconds: float, *command: str, starter: tuple[str, ...] = ()) -> sub
 def test_a_command_that_is_over_in_time_has_its_own_status(word: str, status: int) -> None:
     done = bounded(BOUND, "sh", "-c", f"echo done; {word}")
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", status)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_ends_with_its_bound(sign: signal.Signals) -> None:
+    waits = ["sh", "-c", "trap 'echo interrupted; exit' INT; echo begun; while :; do sleep 0.1; done"]
+    script = [sys.executable, "-I", str(ROOT / "scripts" / "bounded.py"), "60", *waits]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(sign)
+        assert process.communicate(timeout=BOUND)[0] == "interrupted\n"
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize("starter", [(), ("sh", "-c", '"$0" "$@" & wait $!')], ids=["", "in the background"])

@@ -1,10 +1,12 @@
 """What run_tests.sh runs."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.scripts.conftest import Checkout
+from tests.e2e.processes import until
+from tests.scripts.conftest import BOUND, Checkout
 
 pytestmark = pytest.mark.e2e
 
@@ -78,14 +80,18 @@ def test_long_tests_run_if_they_are_asked_for(made: Checkout) -> None:
 def test_the_first_check_that_fails_is_named_and_ends_it(made: Checkout, check: str) -> None:
     made.extra["FAKE_CHECK_FAILS"] = check
     out, err = made.run(script="run_tests.sh", status=1)
-    assert err.splitlines()[-1].startswith(f"toolgraft: failed: {check}")
+    *_, failed, left = err.splitlines()
+    assert failed.startswith(f"toolgraft: failed: {check}")
+    assert left.startswith("toolgraft: not run: ")
     assert "-m pytest" not in "\n".join(out)
 
 
 def test_wrong_types_fail_the_run_after_the_tests(made: Checkout) -> None:
     made.extra["FAKE_CHECK_FAILS"] = "mypy"
     out, err = made.run(script="run_tests.sh", status=1)
-    assert err.splitlines()[-1] == "toolgraft: failed: mypy"
+    *_, failed, left = err.splitlines()
+    assert failed == "toolgraft: failed: mypy"
+    assert left.startswith("toolgraft: not run: ")
     assert any("-m pytest" in line for line in out)
     assert "--cache-dir" in out, "what mypy printed"
 
@@ -93,7 +99,20 @@ def test_wrong_types_fail_the_run_after_the_tests(made: Checkout) -> None:
 def test_tests_that_fail_are_named_and_their_status_is_the_run_s(made: Checkout) -> None:
     made.extra["FAKE_TESTS_FAIL"] = "3"
     _, err = made.run(script="run_tests.sh", status=3)
-    assert err.splitlines()[-1].startswith("toolgraft: failed: bounded 1200 python -m pytest")
+    *_, failed, left = err.splitlines()
+    assert failed.startswith("toolgraft: failed: bounded 1200 python -m pytest")
+    assert left.startswith("toolgraft: not run: ")
+
+
+def test_a_run_that_is_ended_ends_mypy(made: Checkout) -> None:
+    made.extra["FAKE_CHECK_HANGS"] = "mypy"
+    mark = made.home / "hangs"
+    run = made.start(script="run_tests.sh")
+    pid = int(until(lambda: mark.exists() and mark.read_text(), "mypy hangs"))
+    run.terminate()
+    run.communicate(timeout=BOUND)
+    assert run.returncode == 130
+    until(lambda: not Path(f"/proc/{pid}").exists(), "mypy is over")
 
 
 def test_arguments_go_to_pytest_and_nothing_else_runs(made: Checkout) -> None:
