@@ -193,8 +193,10 @@ async def test_an_option_that_is_given_twice_is_refused_and_its_values_are_not_s
 
 @pytest.mark.parametrize("name", OF_EACH_TYPE)
 async def test_structures_in_the_configuration_file_are_refused(name: str, load: Load) -> None:
-    for value in ({"a": 1}, [["a"]], [{"a": "b"}], [None]):
-        assert f"graft_{name}" in await load(**{f"graft_{name}": value}).sentence()
+    fits = {"session": "one text or number", "redirect": "a list of texts"}[name]
+    for value in ({"a": 1}, [["a"]], [{"a": "b"}]):
+        assert await load(**{f"graft_{name}": value}).sentence() == f"graft_{name}: must be {fits}"
+    assert f"graft_{name}" in await load(**{f"graft_{name}": [None]}).sentence()
 
 
 async def test_values_of_the_configuration_file_are_taken_as_people_write_them(load: Load, tmp_path: Path) -> None:

@@ -126,15 +126,25 @@ async def test_a_store_that_fails_while_a_request_waits_is_told(
     assert outcome.status == 503
 
 
-BLOCKED = [
-    (target(), "application/json; charset=UTF-8", lambda data: decode(data)),
-    (STREAM, "text/event-stream", lambda data: decode(data.removeprefix(b"data: ").removesuffix(b"\r\n\r\n"))),
-    (target(Operation.STREAM, Framing.ARRAY), "application/json; charset=UTF-8", lambda data: decode(data)[0]),
-    (target(surface="codeassist"), "application/json; charset=UTF-8", lambda data: decode(data)["response"]),
-]
+def event(data: bytes) -> Document:
+    return decode(data.removeprefix(b"data: ").removesuffix(b"\r\n\r\n"))
 
 
-@pytest.mark.parametrize(("to", "kind", "read"), BLOCKED, ids=["json", "sse", "array", "envelope"])
+JSON, SSE = "application/json; charset=UTF-8", "text/event-stream"
+BLOCKED = {
+    "json": (target(), JSON, decode),
+    "sse": (STREAM, SSE, event),
+    "array": (target(Operation.STREAM, Framing.ARRAY), JSON, lambda data: decode(data)[0]),
+    "envelope": (target(surface="codeassist"), JSON, lambda data: decode(data)["response"]),
+    "envelope, sse": (
+        target(Operation.STREAM, Framing.SSE, surface="codeassist"),
+        SSE,
+        lambda data: event(data)["response"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("to", "kind", "read"), BLOCKED.values(), ids=BLOCKED)
 async def test_block_answers_with_the_placeholder_again_in_the_form_that_was_asked_for(
     graft: Graft, to: Target, kind: str, read: Callable[[bytes], Document]
 ) -> None:

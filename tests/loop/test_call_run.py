@@ -90,6 +90,16 @@ async def test_an_answer_by_hand_ends_the_wait_for_a_call_that_is_being_run(
     await until(lambda: proxy.tools.ended == ["tool"])
 
 
+@pytest.mark.parametrize(("timeout", "answer_timeout"), [(0.01, 3600), (None, 0.01)], ids=["tool", "session"])
+async def test_a_tool_s_own_time_limit_outranks_the_session_s_time_for_answers_by_hand(
+    proxy: Proxy, timeout: float | None, answer_timeout: float
+) -> None:
+    await proxy.open()
+    await proxy.declare({"name": "ask", "description": "Ask somebody."}, ask=ToolRules(timeout=timeout))
+    await proxy.policy(delivery="hold", answer_timeout=answer_timeout)
+    assert await responses(proxy, call("ask")) == [{"error": "nobody answered ask within 0.01 s"}]
+
+
 async def test_a_call_that_was_answered_before_it_began_is_not_run(proxy: Proxy) -> None:
     async def answer_the_other(**args: Any) -> str:
         records = await proxy.calls()

@@ -137,7 +137,9 @@ async def test_a_refusal_that_asks_for_time_is_given_it_while_the_stream_is_kept
     proxy.tools.add("lookup", lookup)
     await proxy.open()
     upstream = proxy.upstream(Scripted(STEP, asking_for_time(kind, 0.3), ANSWER))
+    began = asyncio.get_running_loop().time()
     played = await proxy.ask("x", framing=framing)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.3)
     played.check()
     assert played.text == "Wait. done"
     assert len(upstream.bodies) == 3

@@ -55,13 +55,20 @@ async def test_the_next_turn_carries_what_was_taken_over(sender: Proxy) -> None:
     assert responses(upstream.bodies[-1]) == [{"result": "sent 1"}]
 
 
-async def test_an_answer_can_break_off_again_and_be_taken_over_again(sender: Proxy) -> None:
-    second = [says("More. ", call("send", "c2"), finish="STOP")]
-    upstream = sender.upstream(Scripted(STEP, BROKEN, second, BROKEN, ANSWER))
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [([], "Wait. done"), ([[says("More. ", call("send", "c2"), finish="STOP")]], "Wait. More. done")],
+    ids=["in the same round", "after another step"],
+)
+async def test_an_answer_can_break_off_again_and_be_taken_over_again(
+    sender: Proxy, step: Sequence[Sequence[Document]], text: str
+) -> None:
+    upstream = sender.upstream(Scripted(STEP, BROKEN, *step, BROKEN, ANSWER))
     for _ in range(2):
-        await sender.ask("x", framing=Framing.SSE)
-    assert (await sender.ask("x", framing=Framing.SSE)).text == "Wait. More. done"
-    assert responses(upstream.bodies[-1]) == [{"result": "sent 1"}, {"result": "sent 2"}]
+        failed = await sender.ask("x", framing=Framing.SSE)
+        assert failed.documents[-1] == google_error(400)
+    assert (await sender.ask("x", framing=Framing.SSE)).text == text
+    assert responses(upstream.bodies[-1]) == [{"result": f"sent {number}"} for number in range(1, 2 + len(step))]
     assert len(await sender.turns()) == 1
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,15 @@ async def test_servers_come_and_go_and_an_unchanged_one_keeps_its_process(world:
         assert any(name.startswith("renamed_") for name in names)
         assert not any(name.startswith(("new_", "kept_")) for name in names)
         assert list(world.pins.current()) == ["new"]
+
+
+@pytest.mark.e2e
+async def test_a_file_and_a_server_with_tools_of_one_name_do_not_open(world: World) -> None:
+    world.file.write_text(function("add", "mine"))
+    world.mcp(numbers={"command": sys.executable, "args": [str(SERVER), "stdio"]})
+    message = re.escape(f"two tools are named 'add': one of {world.file} and one of MCP server 'numbers'; ")
+    with pytest.raises(SourceError, match=f"^{message}rename one, or give one of the sources a prefix"):
+        await ProxySources(world.settings).combined.__aenter__()
 
 
 @pytest.mark.e2e

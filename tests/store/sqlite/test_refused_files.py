@@ -180,7 +180,7 @@ async def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: p
 
 async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    await refused(tmp_path / "file" / "graft.db", "folder")
+    await refused(tmp_path / "file" / "graft.db", "its folder is not writable")
     assert (tmp_path / "file").read_text() == "kept"
 
 
@@ -193,7 +193,7 @@ async def test_a_folder_or_a_file_without_write_permission_is_refused(tmp_path: 
     path.chmod(0o400)
     before = contents(path.parent)
     with modes_apply():
-        await refused(folder / "graft.db", "folder")
+        await refused(folder / "graft.db", "its folder is not writable")
         await refused(path, "not readable and writable")
     assert contents(path.parent) == before
 
