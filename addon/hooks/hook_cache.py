@@ -27,7 +27,7 @@ logger = logging.getLogger("toolgraft")
 Table = tuple[tuple[Callable[..., Any], ...], ...]
 """The hooks of one event, grouped by addon with sub-addons. If a hook raises, the rest of its group is skipped."""
 
-_EXPECTED = ["outer", "awaited", "later", "halts"]
+_EXPECTED = ["outer", "awaited", "halts"]
 _ENTRY = Path(__file__).resolve().parent.parent / "entry.py"
 
 
@@ -130,22 +130,20 @@ def _trial(prepare: Callable[[AddonManager], object]) -> list[str]:
     """The hooks that a manager calls, in order."""
     calls: list[str] = []
 
-    class Probe:
-        def __init__(self, name: str, *addons: object) -> None:
-            self.name, self.addons = name, addons
+    def probe(hook: Callable[[object], object], *addons: object) -> object:
+        return SimpleNamespace(update=hook, addons=addons)
 
-        def update(self, flows: object) -> object:
-            calls.append(self.name)
-            if self.name == "halts":
-                raise exceptions.AddonHalt
-            return self.later() if self.name == "awaited" else None
+    async def awaited(flows: object) -> None:
+        calls.append("awaited")
 
-        async def later(self) -> None:
-            calls.append("later")
+    def halts(flows: object) -> None:
+        calls.append("halts")
+        raise exceptions.AddonHalt
 
     manager = AddonManager(SimpleNamespace(options=OptManager()))
     prepare(manager)
-    manager.chain = [Probe("outer", Probe("awaited")), Probe("halts", Probe("never")), Probe("after")]
+    outer = probe(lambda flows: calls.append("outer"), probe(awaited))
+    manager.chain = [outer, probe(halts, probe(halts)), probe(halts)]
     with suppress(StopIteration):
         manager.trigger_event(hooks.UpdateHook([])).send(None)
     return calls
