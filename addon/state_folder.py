@@ -4,13 +4,14 @@ A file is written completely or not at all, and only its owner can read it. Fail
 the path, and never the contents.
 """
 
+import json
 import os
 import shlex
 import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -130,6 +131,15 @@ def read_text(path: Path) -> str | None:
         return None
     except OSError as error:
         raise OSError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of the state folder; {} if it is missing or unreadable."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def flush_names(folder: Path) -> None:

@@ -199,17 +199,13 @@ def _remote_host(url: str | None) -> str | None:
 def read_proxy_file() -> dict[str, Any]:
     """The state folder's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} without
     it. Ends the command if the folder is not safe."""
-    from addon.state_folder import check_folder, state_folder
+    from addon.state_folder import check_folder, read_object, state_folder
 
     try:
         check_folder(state_folder())
     except (OSError, ValueError) as error:
         output.fail(str(error))
-    try:
-        found = json.loads((state_folder() / "proxy.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(state_folder() / "proxy.json")
 
 
 _BUNDLE = "ca-bundle.pem"
@@ -256,7 +252,7 @@ def ask_token(session: str, url: str | None) -> tuple[str, str]:
     """The control API's URL, and the token: the user's own, if the API requires none or that token may not make
     tokens."""
     from addon.cli.api import Api
-    from addon.state_folder import make_folder, state_folder, write_file
+    from addon.state_folder import make_folder, read_object, state_folder, write_file
     from addon.web.own_token import TOKEN_PREFIX
 
     with Api(url) as api:
@@ -264,7 +260,7 @@ def ask_token(session: str, url: str | None) -> tuple[str, str]:
         if own is None or (own.startswith(TOKEN_PREFIX) and not api.allows("/v1/tokens")):
             return api.url, own or "off"
         path, key = state_folder() / "ask-tokens.json", f"{api.url} {session}"
-        stored = _read_object(path)
+        stored = read_object(path)
         valid = {token["id"] for token in api.get("/v1/tokens")["items"]}
         found = stored.get(key)
         if isinstance(found, str) and found.removeprefix(TOKEN_PREFIX).partition("_")[0] in valid:
@@ -275,11 +271,3 @@ def ask_token(session: str, url: str | None) -> tuple[str, str]:
     make_folder(path.parent)
     write_file(path, json.dumps({**stored, key: made}))
     return api.url, made
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,18 +1,15 @@
 """The proxy's open ports, as its state folder names them."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from addon.state_folder import read_object
 
 
 def read_addresses(state: Path) -> dict[str, Any]:
     """The proxy's `proxy.json`: the URLs of the `regular` and `reverse` proxies, and the file `ca`; {} if missing or
     unreadable."""
-    try:
-        found = json.loads((state / "proxy.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(state / "proxy.json")
 
 
 def first_of(addresses: dict[str, Any], kind: str) -> str | None:
