@@ -1,7 +1,7 @@
-"""Prepares the process for many connections, and ends it even if its tools hang.
+"""Raises the process's limit of open files, and ends the process even if a tool hangs.
 
-Without file descriptors, no connection can be accepted or made. Python waits forever for tasks that ignore their
-cancellation, and for threads that never return.
+Each connection needs a file descriptor. At its end, Python waits for tasks that ignore their cancellation, and for
+threads that never return.
 """
 
 import asyncio

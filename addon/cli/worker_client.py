@@ -113,8 +113,9 @@ class WorkerCall:
         self._report = report
 
     async def handle(self) -> None:
-        """Run the call until the proxy has accepted its result (`settled`), or the call is lost. When cancelled, the
-        call is returned to the proxy if it may run twice; otherwise an error says that it may have run."""
+        """Run the call and send its result. Ends when the proxy has accepted the result (`settled`), or when the call
+        no longer belongs to this worker. If this is cancelled, a call that may run twice is returned to the proxy; the
+        result of any other call is an error, which says that it may have run."""
         began = time.monotonic()
         self._report_event("claimed", args=self._call["args"])
         work = asyncio.ensure_future(self._run())

@@ -75,7 +75,8 @@ class ConfigFile:
 
     @property
     def missing(self) -> str | None:
-        """An error about the first option that names a missing file, with which no proxy would start."""
+        """The error of a proxy that starts with this file, if `graft_tools` or `graft_mcp` names a file that does not
+        exist; else None."""
         for option in ("graft_tools", "graft_mcp"):
             for path in self.options.get(option, ()):
                 if not Path(path).is_file():
@@ -287,13 +288,14 @@ class _Reader:
         return value
 
     def _error(self, place: KeyPath | str, message: str = "") -> ConfigError:
-        """`place`: of the value, or the whole message."""
+        """An error about the value at `place`, or one whose whole message is `place`."""
         return ConfigError(f"{self._path}: {place if isinstance(place, str) else f'{_name(place)} {message}'}")
 
 
 async def apply_sessions(store: Store, sessions: Mapping[str, SessionEntry]) -> list[str]:
-    """Write the policies and toolsets that differ from the store, and return the names of the changed sessions. Resets
-    settings that the file does not name, but keeps a toolset if the file sets none. Raises StoreError."""
+    """Write the file's policies and toolsets that differ from those in the store. Settings that a session's entry does
+    not name return to their defaults; its toolset stays if the entry has none. Returns the names of the changed
+    sessions. Raises StoreError."""
     changed = []
     for name, entry in sessions.items():
         record, _, _ = await store.snapshot(name)

@@ -90,7 +90,7 @@ class _Calls(CallsQuery):
 
 
 class _Cursor(BaseModel):
-    """The query of a list over all sessions, which a token for one session may not see."""
+    """A page of a list of all sessions. Tokens for one session cannot get such a list."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -62,7 +62,7 @@ async def live(api: ApiDep, query: Annotated[_Live, own_query(_Live)]) -> Respon
 
 
 def waterfall(record: Mapping[str, Any]) -> list[Bar]:
-    """The rounds and calls of a request, in the order of their starts. Empty: one round and no call."""
+    """The bars of a request's rounds and calls, in the order of their starts. Empty if it has one round and no call."""
     if len(record["round_times"]) < 2 and not record["calls"]:
         return []
     found = sorted(_bars(record), key=lambda bar: bar.began)

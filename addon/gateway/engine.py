@@ -369,7 +369,8 @@ def _document(data: bytes) -> Document:
 
 
 def is_final(document: Document) -> bool:
-    """Whether a response document has a finishReason, or says that the prompt was blocked."""
+    """Whether this document ends the answer: its first candidate (index 0) has a finishReason, or the prompt was
+    blocked."""
     feedback = get(document, "promptFeedback")
     if isinstance(feedback, dict) and get(feedback, "blockReason") is not None:
         return True

@@ -84,11 +84,12 @@ class LateWrites:
             self.add(key, made.write)
 
     async def flush(self, keys: Iterable[str] | None = None) -> None:
-        """Make the waiting writes with these keys (None: all) once each. Raises StoreUnavailable."""
+        """Try each waiting write once, or only those with these keys. Raises StoreUnavailable at the first that the
+        store refuses; that one and the rest still wait."""
         for key in list(self._waiting) if keys is None else keys:
             if key not in self._waiting:
                 continue
-            async with self._making:  # a repeated write could undo a later one
+            async with self._making:  # one flush at a time: a write made twice could undo one made in between
                 if (write := self._waiting.get(key)) is not None:
                     with contextlib.suppress(AlreadyAnswered, UnknownCall):
                         await write()

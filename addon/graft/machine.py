@@ -553,7 +553,7 @@ class AnswerMachine:
 
     @property
     def unsettled(self) -> list[str]:
-        """The ids of the turns that the client may not have completely: all of them until delivery is known."""
+        """The ids of all turns of this answer. Until its delivery is confirmed, the client may lack a part of each."""
         return self._journal.unsettled
 
     @property

@@ -206,7 +206,7 @@ class Journal:
 
     @property
     def unsettled(self) -> list[str]:
-        """The ids of the turns that the client may not have completely: all of them until delivery is known."""
+        """The ids of all turns of this answer. Until its delivery is confirmed, the client may lack a part of each."""
         return list(dict.fromkeys([*([self._taken_over] if self._taken_over else []), *self._turns]))
 
     def resume(self, resumption: Resumption) -> list[tuple[CapturedCall, InitialState]]:

@@ -1,7 +1,7 @@
 """Reads one upstream answer: cuts it into documents and takes the calls out of them.
 
-Most answers hold no call and are never parsed. Bytes that pass unread are kept, and read if a call follows. The turns
-of an answer that passes are read for their notes in batches, and only down to the parts of their candidates.
+Most answers have no call and pass unparsed. `Reading` keeps the bytes that passed, and parses them if a call follows.
+`NoteReader` reads the turns of such answers for the ledger: many documents at once, and of each only the parts.
 """
 
 import re

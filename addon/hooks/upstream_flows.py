@@ -206,7 +206,7 @@ class ShadowExchange:
 
     async def begin(self) -> None:
         shadow = self.flow
-        shadow.is_replay = "request"  # otherwise mitmproxy demands a proxy password, which the client has already sent
+        shadow.is_replay = "request"  # mitmproxy asks replays for no proxy password; the client has already sent it
         await _run_hook("requestheaders", shadow)
         shadow.is_replay = None
         if shadow.error is None:

@@ -2,8 +2,8 @@
 one answer from all rounds.
 
 `Runner.output` yields a `Head` and then the bytes of the answer's body. Closing it, for example when the client hangs
-up, cancels the running calls and ends the requests. A finished answer counts as delivered only after `settle_handover`;
-until then a retry of the request gets the rest of it.
+up, ends the requests and cancels the running calls, except those that must not run twice: these are completed. A
+finished answer counts as delivered only after `settle_handover`; until then a retry of the request gets the rest of it.
 """
 
 import asyncio

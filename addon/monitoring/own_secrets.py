@@ -26,7 +26,7 @@ class OwnSecrets:
             self._changed()
 
     def learn_of_executor(self, values: Iterable[str]) -> None:
-        """Learn an executor's secrets, or mark them as used."""
+        """Learn the secrets of an executor that is used now. The secrets used longest ago are dropped."""
         is_new = False
         for value in values:
             if len(value) >= SHORTEST and value not in self._values:

@@ -35,10 +35,10 @@ _NAMES = ("$id", "id")  # in a subschema, they change the target of its referenc
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
 
 MAX_PROBLEMS = 10
-_MAX_WORK = 2**22  # visits of places in a value: some 100 ms
-_MAX_EXPLAINED = 2**12  # the same, if each visit may find an error
-_PER_CHARACTER = 1 / 64  # places that a character of a string counts as
-_PER_STATE = 1 / 4  # the same for each state of a pattern; few are usually followed together
+_MAX_WORK = 2**22  # visits of places in a value; they take about 100 ms
+_MAX_EXPLAINED = 2**12  # visits that list all errors: each visit may add one, with its message
+_PER_CHARACTER = 1 / 64  # places for a character of a string
+_PER_STATE = 1 / 4  # places for a character and a state of a pattern: few states are followed together
 _MAX_CHARACTERS = 300  # of a problem
 _MAX_GIVEN = 100  # characters of the value in a problem
 _PATTERNS = RegexOptions(size_limit=1024 * 1024)
@@ -218,7 +218,7 @@ def schema_problem(schema: Mapping[str, Any], name: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str, name: str) -> _Schema:
-    """Cached: reading a schema costs far more than checking a value."""
+    """Compile a schema (JSON text) of the tool `name`. Cached, because this takes far longer than checking a value."""
     found = weight(text)
     if found is None:
         _warn(name, "its schema is too complex or refers to other documents, so nothing is checked against it")

@@ -59,7 +59,7 @@ class Denials(Denial):
 
 
 class Denied(BaseModel):
-    """`more`: others still wait; repeat the request."""
+    """`more`: further calls match the request and still wait. Repeat the request to deny them."""
 
     denied: list[str] = Field(description="The ids of the calls.")
     more: bool

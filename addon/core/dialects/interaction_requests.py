@@ -239,7 +239,7 @@ def _content(part: Document) -> Document:
 
 
 def parts_of_delta(delta: Document) -> list[Document]:
-    """The parts of a delta in a step that is not a call."""
+    """The parts in Gemini's format that a delta adds to its step, which is not a function_call."""
     match delta:
         case {"type": "text" | "image" | "audio" | "video" | "document"}:
             return [part_of(delta)]

@@ -99,7 +99,7 @@ def says_nothing(schema: Schema) -> bool:
 
 
 def to_json_schema(gemini: Schema) -> Schema:
-    """A Gemini Schema, in either spelling of its fields, as a JSON Schema. Unknown fields stay."""
+    """Convert a Gemini Schema, with fields in camelCase or snake_case, to a JSON Schema. Unknown fields are kept."""
     schema: Schema = {}
     for key, value in gemini.items():
         name = camel(key)

@@ -258,7 +258,8 @@ _MARGIN = 0.9
 
 
 def too_long(message: str) -> float | None:
-    """The share of the tokens that fit, if this is Gemini's message about too many tokens."""
+    """The part (0 to 1) of the prompt's tokens that the model takes, if this is Gemini's error for a prompt that is too
+    long; else None."""
     if (found := _TOO_LONG.search(message)) is None:
         return None
     given, most = int(found[1]), int(found[2])
