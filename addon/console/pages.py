@@ -157,7 +157,8 @@ async def calls(api: ApiDep, caller: CallerDep, query: Annotated[_Calls, own_que
 @needs("read", "approve")
 async def call_details(api: ApiDep, caller: CallerDep, query: Annotated[_CallId, Query()]) -> Response:
     call = await api.store.find_call(query.call_id)
-    may_answer = not call.status.final and caller.allows("admin" if call.owner == "loop" else "worker")
+    is_open = not call.status.final and call.approval != "waiting"
+    may_answer = is_open and caller.allows("admin" if call.owner == "loop" else "worker")
     return page(
         "call.html",
         {

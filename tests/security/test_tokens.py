@@ -333,6 +333,26 @@ async def test_a_worker_s_token_does_not_answer_what_the_proxy_runs(client: Clie
     assert (await client.post("/v1/calls/call_1/result", json={"result": 1})).status_code == 200
 
 
+@pytest.mark.parametrize("owner", ["workers", "hand"])
+@pytest.mark.parametrize("body", [{"result": 1}, {"error": "no"}], ids=["result", "error"])
+@pytest.mark.parametrize("scopes", [("worker",), ("worker", "read"), ("worker", "approve"), ("admin",)])
+async def test_a_call_that_waits_for_an_approval_is_answered_only_by_who_may_approve_it(
+    client: Client, store: Store, capture: Capture, scopes: tuple[str, ...], body: Json, owner: str
+) -> None:
+    token, may = bearer(await make(client, *scopes)), {"approve", "admin"} & {*scopes}
+    await capture("call_1", owner=owner, released=False, approval="waiting")
+    claim = {"session": "default", "names": ["get_weather"]}
+    assert (await client.post("/v1/calls/claim", json=claim, headers=token)).status_code == 204
+    assert (await client.post("/v1/calls/call_1/renew", json={"worker": "w"}, headers=token)).status_code == 409
+    if not may:
+        answer = await client.post("/v1/calls/call_1/result", json=body, headers=token)
+        assert (answer.status_code, "waits for an approval" in answer.text) == (409, True)
+        call = await store.call("default", "call_1")
+        assert (call.status, call.approval) == ("pending", "waiting")
+        assert (await client.post("/v1/calls/call_1/approve")).status_code == 200
+    assert (await client.post("/v1/calls/call_1/result", json=body, headers=token)).status_code == 200
+
+
 # --- the front doors ------------------------------------------------------------------------------------------------
 
 

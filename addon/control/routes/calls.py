@@ -159,7 +159,10 @@ async def show_call(api: ApiDep, call_id: OwnCall) -> Response:
     "/v1/calls/{call_id}/result",
     summary="Answer a call",
     responses=answers(
-        views.ANSWERED, Call, p404="No such call", p409="The call was already answered with a different body"
+        views.ANSWERED,
+        Call,
+        p404="No such call",
+        p409="The call was already answered with a different body, or waits for an approval that the caller cannot give",
     ),
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
@@ -167,7 +170,8 @@ async def show_call(api: ApiDep, call_id: OwnCall) -> Response:
 async def answer_call(
     api: ApiDep, caller: CallerDep, request: Request, call_id: OwnCall, answer: Annotated[Answer, Body()]
 ) -> Response:
-    """Repeating the same body is accepted and changes nothing. Another body is refused: the first answer is kept."""
+    """Repeating the same body is accepted and changes nothing. Another body is refused: the first answer is kept. A
+    call that waits for an approval takes an answer only from a caller with the scope `approve` or `admin`."""
     before = await api.store.find_call(call_id)
     check_may_answer(caller, before)
     parts = _checked_parts(answer.parts, api.settings.max_media)
@@ -201,9 +205,11 @@ def _checked_parts(given: Sequence[Document], most: int) -> list[Document]:
 
 
 def check_may_answer(caller: Access, call: Call) -> None:
-    """A worker may not answer calls that the proxy itself runs. Raises Problem (403)."""
+    """A worker may not answer calls that the proxy itself runs, or before their approval. Raises Problem (403, 409)."""
     if call.owner == "loop":
         caller.check("admin")
+    if call.approval == "waiting" and not caller.allows("approve"):
+        raise Problem(409, "the call waits for an approval: it can be answered once it is approved")
 
 
 workers = routes_of("workers")
