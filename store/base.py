@@ -417,6 +417,15 @@ class Store(Calls):
         """The id of the conversation's head; None: no such conversation."""
 
     @abc.abstractmethod
+    async def lock_conversation(self, session: str, name: str, *, holder: str, proxy_id: str) -> bool:
+        """Lock the conversation, which need not exist, for `holder`: a request at the proxy `proxy_id`. The lock ends
+        with `unlock_conversation`, or when the proxy has no lease. False: another holder has it. Idempotent."""
+
+    @abc.abstractmethod
+    async def unlock_conversation(self, session: str, name: str, *, holder: str) -> None:
+        """End the lock of this holder. Does nothing if the holder has no lock."""
+
+    @abc.abstractmethod
     async def history(self, session: str, response_id: str) -> list[Response]:
         """The responses from the beginning of the thread to this one, oldest first.
 

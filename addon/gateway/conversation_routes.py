@@ -86,7 +86,7 @@ class ConversationRoutes:
     async def change_conversation(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         session, body = session_of(request, api.settings.session), parse(await request.body())
         metadata = read_metadata(body)
-        with self._conversations.alone(session, conversation_id):
+        async with self._conversations.alone(session, conversation_id):
             conversation, _ = await self._find(session, conversation_id)
             await self._conversations.append(conversation, [], metadata=metadata)
         return await self._show(session, conversation_id)
@@ -94,7 +94,7 @@ class ConversationRoutes:
     async def delete_conversation(self, api: ApiContext, request: Request, conversation_id: str) -> Response:
         """Its responses can still be shown and continued by their ids."""
         session = session_of(request, api.settings.session)
-        with self._conversations.alone(session, conversation_id):
+        async with self._conversations.alone(session, conversation_id):
             conversation, _ = await self._find(session, conversation_id)
             await self._conversations.end(conversation)
         return _json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
@@ -104,7 +104,7 @@ class ConversationRoutes:
         session, body = session_of(request, api.settings.session), parse(await request.body())
         body = await self._whole(session, body, api.settings.max_body)
         items = read_added_items(body, self._unseal(session))
-        with self._conversations.alone(session, conversation_id):
+        async with self._conversations.alone(session, conversation_id):
             conversation, thread = await self._find(session, conversation_id)
             taken = set[str]()
             if any("id" in item for item in items):
@@ -125,7 +125,7 @@ class ConversationRoutes:
     async def remove_item(self, api: ApiContext, request: Request, conversation_id: str, item_id: str) -> Response:
         """Only an item that was added since its last response: what the model was told stays in its history."""
         session = session_of(request, api.settings.session)
-        with self._conversations.alone(session, conversation_id):
+        async with self._conversations.alone(session, conversation_id):
             conversation, thread = await self._find(session, conversation_id)
             items, new = await all_items(self._store, thread)
             if _one(items, item_id)["id"] not in new:

@@ -3,14 +3,17 @@
 import logging
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from addon.core.dialects.responses.conversations import stored_items
 from addon.core.framing.documents import Document
 from addon.gateway.handover import Handover
 from addon.gateway.items import ADDED, INPUT, ItemIds, items_behind
+from addon.graft.late_writes import LateWrites
+from addon.graft.owners import Owners
 from addon.web.problems import Problem
 from store.base import ConversationMoved, Store, StoreUnavailable, UnknownResponse
 from store.models import Response, UndeliveredAnswer
@@ -94,25 +97,56 @@ def conversation_name(value: Any) -> str | None:
     return name
 
 
-class Conversations:
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._busy: set[tuple[str, str]] = set()
+class Lock:
+    """A request's lock of its conversation."""
 
-    @contextmanager
-    def alone(self, session: str, name: str | None) -> Iterator[None]:
-        """Allows one request of a conversation at a time. Raises Problem (409) if another is running."""
-        if name is None:
-            yield
+    def __init__(self, store: Store, late_writes: LateWrites, session: str, name: str) -> None:
+        self._holder = secrets.token_hex(8)
+        self._take = partial(store.lock_conversation, session, name, holder=self._holder)
+        self._release = partial(store.unlock_conversation, session, name, holder=self._holder)
+        self._late_writes = late_writes
+        self._may_hold = False
+
+    async def take(self, proxy_id: str) -> bool:
+        """False: another request has it. Raises StoreUnavailable."""
+        self._may_hold = True  # also if the store does not answer
+        self._may_hold = await self._take(proxy_id=proxy_id)
+        return self._may_hold
+
+    async def release(self) -> None:
+        """Called before the last piece of an answer is sent: its client may continue at once, at another proxy.
+        Idempotent. If the store fails, this is done later, after the earlier late writes: a retry at another proxy then
+        finds what they note."""
+        if not self._may_hold:
             return
-        key = (session, name)
-        if key in self._busy:
-            raise _locked(name, "another request of this conversation is running: wait for its answer")
-        self._busy.add(key)
+        self._may_hold = False
         try:
-            yield
+            await self._release()
+        except BaseException as error:  # also a cancellation: the lock would last as long as the proxy
+            self._late_writes.add(f"lock {self._holder}", self._release)
+            if not isinstance(error, Exception):
+                raise
+            logger.warning("the lock of a conversation ends later: %s", error)
+
+
+class Conversations:
+    def __init__(self, store: Store, owners: Owners) -> None:
+        self.store = store
+        self._owners = owners
+
+    @asynccontextmanager
+    async def alone(self, session: str, name: str | None) -> AsyncGenerator[Lock]:
+        """Allows one request of a conversation at a time, at all proxies of the store. Raises Problem (409) if another
+        is running, StoreUnavailable."""
+        lock = Lock(self.store, self._owners.late_writes, session, name or "")
+        try:
+            if name is not None:
+                await self._owners.catch_up()  # of a request that could not release its lock
+                if not await lock.take(self._owners.proxy_id or ""):
+                    raise _locked(name, "another request of this conversation is running: wait for its answer")
+            yield lock
         finally:
-            self._busy.discard(key)
+            await lock.release()
 
     async def find(self, session: str, name: str | None, previous: str | None) -> Conversation:
         """Raises Problem (400), StoreUnavailable."""
@@ -188,9 +222,8 @@ class Conversations:
         try:
             await self.store.add_response(response, head=head, undelivered=undelivered)
         except ConversationMoved:
-            raise _locked(
-                str(response.conversation), "another proxy has appended to it meanwhile: send the request again"
-            ) from None
+            words = "another request was answered meanwhile, so this answer is lost; its tools may have run"
+            raise _locked(str(response.conversation), words, **{"x-should-retry": "false"}) from None
         except UnknownResponse:
             raise _not_found(str(response.previous)) from None
         except StoreUnavailable as error:
@@ -280,5 +313,7 @@ def _not_found(response_id: str) -> Problem:
     )
 
 
-def _locked(name: str, why: str) -> Problem:
-    return Problem(409, f"conversation {name!r}: {why}", field="conversation", code="conversation_locked")
+def _locked(name: str, why: str, **headers: str) -> Problem:
+    """`headers`: OpenAI's clients repeat a 409 unless `x-should-retry` forbids it."""
+    words = f"conversation {name!r}: {why}"
+    return Problem(409, words, headers=headers or None, field="conversation", code="conversation_locked")

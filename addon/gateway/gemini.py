@@ -189,8 +189,9 @@ class GeminiRoutes(FrontDoor):
 
     async def _documents(self, caller: Caller, parsed: GeminiRequest, handover: Handover) -> AsyncGenerator[Document]:
         """The answer's documents. The response is stored before the document with the finishReason is sent."""
-        with self.conversations.alone(caller.session, parsed.conversation):
+        async with self.conversations.alone(caller.session, parsed.conversation) as lock:
             if (earlier := await handover.earlier_answer()) is not None:
+                await lock.release()
                 yield earlier
                 return
             conversation = await self.conversations.find(caller.session, parsed.conversation, parsed.previous)
@@ -222,6 +223,7 @@ class GeminiRoutes(FrontDoor):
             if paired.owed:
                 answer = owed_answer(paired.owed, parsed.model, response_id)
                 await keep(None, answer)
+                await lock.release()
                 yield answer
                 return
             request = {"contents": paired.contents, **parsed.more}
@@ -242,6 +244,7 @@ class GeminiRoutes(FrontDoor):
                     raise TurnFailed(502, NO_FINISH)
                 if collector.content is not None or collector.may_be_empty:
                     await keep(collector.content, merge_documents(collector.documents))
+                await lock.release()
                 for document in last:
                     yield document
 

@@ -43,7 +43,7 @@ def gateway_routes(
     """`download` fetches files that requests name by URLs. `begun` is called when a turn's request is rewritten,
     `report` at the end of each turn."""
     engine = Engine(grafter, executors, upstreams, report, begun)
-    conversations, key = Conversations(store), key_of(environ)
+    conversations, key = Conversations(store, executors), key_of(environ)
     door = ResponsesRoutes(engine, conversations, key, download)
     routes = [
         *door.routes(),

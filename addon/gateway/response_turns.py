@@ -118,8 +118,9 @@ class ResponseTurns:
         """The events of a response. The first comes when the request was accepted. The response is stored before the
         last event, which contains the whole response. Without a stream, failures are raised (TurnFailed). `local`: the
         history of the request's connection, if it is a WebSocket."""
-        with self.conversations.alone(caller.session, parsed.conversation):
+        async with self.conversations.alone(caller.session, parsed.conversation) as lock:
             if (earlier := await handover.earlier_answer()) is not None:
+                await lock.release()
                 yield events_of(earlier)
                 return
             conversation = local.find(parsed.previous_response_id) if local is not None else None
@@ -133,7 +134,9 @@ class ResponseTurns:
             finished = not parsed.stream
             try:
                 if turn.owed:
-                    yield [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
+                    last = [*turn.translator.repeat_calls(turn.owed), *await self._end(turn)]
+                    await lock.release()
+                    yield last
                     return
                 async with self._answer(caller, turn) as documents:
                     async for document in documents:
@@ -141,7 +144,9 @@ class ResponseTurns:
                         yield turn.translator.feed(document)
                     if not finished:
                         raise TurnFailed(502, NO_FINISH)
-                    yield await self._end(turn)
+                    last = await self._end(turn)
+                    await lock.release()
+                    yield last
             except _NotStored as error:
                 yield error.events
             except Exception as error:

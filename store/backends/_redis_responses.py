@@ -166,6 +166,27 @@ class RedisResponses(RedisLedger):
     async def conversation(self, session: str, name: str) -> str | None:
         return _text((await self._fields(session, "head", [name]))[0])
 
+    async def lock_conversation(self, session: str, name: str, *, holder: str, proxy_id: str) -> bool:
+        lock = f"{holder} {proxy_id}".encode()
+
+        def compute(tx: Transaction) -> bool:
+            (current,) = tx.get("lock", name)
+            if current == lock:
+                return True
+            if current is not None and current.rpartition(b" ")[2].decode("utf-8", "replace") in self._proxies(tx):
+                return False
+            tx.do("HSET", "lock", name, lock)
+            return True
+
+        return await transact(self, session, compute)
+
+    async def unlock_conversation(self, session: str, name: str, *, holder: str) -> None:
+        def compute(tx: Transaction) -> None:
+            if (tx.get("lock", name)[0] or b"").startswith(f"{holder} ".encode()):
+                tx.do("HDEL", "lock", name)
+
+        await transact(self, session, compute)
+
     async def history(self, session: str, response_id: str) -> list[Response]:
         keys = [self.keys.of(session, name) for name in ("node", "response", "document")]
         found, document = await self.link.script(history(), keys, [response_id])

@@ -182,6 +182,7 @@ SESSION: Final = (
     "node",  # hash by response id: previous, thread, number of references, whether it has a document
     "document",  # hash by response id: tools and document
     "head",  # hash: name of a conversation → response id
+    "lock",  # hash: name of a conversation → holder of its lock, proxy
     "given",  # hash by call id: response id, part
     "thread",  # zset: threads by last use
     "member",  # index: thread → response id

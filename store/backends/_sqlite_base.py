@@ -146,6 +146,7 @@ class SqliteBase(SharedMethods):
         self._next_revision = itertools.count(1)
         self._clocks = self._new_clocks()
         self._leases: dict[str, float] = {}  # of proxies: when they run out, in steady time
+        self._conversation_locks: dict[tuple[str, str], tuple[str, str]] = {}  # by session and name: holder, proxy
         self.locked_since: float | None = None  # by another program: see `sqlite`
         self._files: dict[Path, tuple[int, int] | None] = {}  # each with its identity
         self._file_error = ""
@@ -249,6 +250,7 @@ class SqliteBase(SharedMethods):
         self._files, self._file_error, self._damage = {}, "", ""
         self._sessions.clear()
         self._leases.clear()
+        self._conversation_locks.clear()
         self._writes.clear()
         self._calls.clear()
 

@@ -107,6 +107,19 @@ class SqliteResponses(SqliteBase):
     async def conversation(self, session: str, name: str) -> str | None:
         return self._head(session, name)
 
+    async def lock_conversation(self, session: str, name: str, *, holder: str, proxy_id: str) -> bool:
+        # in memory, as the leases of proxies are: no other process writes
+        self._check_writable()
+        held_by, proxy = self._conversation_locks.get((session, name), (holder, proxy_id))
+        if held_by != holder and self._leases.get(proxy, 0.0) > self._clocks.steady():
+            return False
+        self._conversation_locks[session, name] = holder, proxy_id
+        return True
+
+    async def unlock_conversation(self, session: str, name: str, *, holder: str) -> None:
+        if self._conversation_locks.get((session, name), ("", ""))[0] == holder:
+            del self._conversation_locks[session, name]
+
     def _head(self, session: str, name: str) -> str | None:
         rows = self._rows(
             "SELECT response_id FROM conversation JOIN response ON seq = head"

@@ -233,8 +233,10 @@ PATIENT = frozenset(name for name in Store.__abstractmethods__ if inspect.iscoro
     "wait_call",
     "wait_claimable",
     "follow",
+    "lock_conversation",
+    "unlock_conversation",
 } | {"_is_claimable"}
-"""The methods that read or write. The waiting methods are built on them."""
+"""The methods that read or write the file. The waiting methods are built on them; locks are in memory."""
 
 for _name in PATIENT:
     setattr(SqliteStore, _name, patient(getattr(SqliteStore, _name)))

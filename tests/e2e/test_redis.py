@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 
 from tests.e2e.processes import until
@@ -100,6 +101,85 @@ def test_a_loop_streams_and_its_chat_goes_on_at_the_other_proxy_after_a_restart(
         assert any("functionCall" in part for part in parts), "the true turn"
     assert gemini.errors == []
     assert "s3cr3t" not in one.log + two.log
+
+
+def client_of(proxy: Proxy, session: str, **options: Any) -> openai.OpenAI:
+    headers = {"x-graft-session": session, "x-goog-api-key": "a-secret-key"}
+    url = f"{proxy.control.url}/v1"
+    return openai.OpenAI(base_url=url, api_key=proxy.control.token, default_headers=headers, **options)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_two_requests_of_a_conversation_at_two_proxies_run_their_tools_once_and_one_after_the_other(
+    proxies: list[Proxy], gemini: Gemini, tmp_path: Path, background: bool
+) -> None:
+    """With OpenAI's own client, which repeats a refused request."""
+    gate, jotted = tmp_path / "gate", tmp_path / "jotted"
+
+    def release(answer: Any) -> None:
+        if answer.status_code == 409:
+            Path(f"{gate}.open").touch()
+
+    session = f"locked-{background}"
+    http = openai.DefaultHttpxClient(event_hooks={"response": [release]})
+    asked: Json = {"model": "gemini-3-flash-preview", "conversation": "chat"}
+    with (
+        ThreadPoolExecutor(1) as pool,
+        client_of(proxies[0], session, timeout=60) as first,
+        client_of(proxies[1], session, timeout=60, max_retries=8, http_client=http) as second,
+    ):
+        words = f"call gate {json.dumps({'file': str(gate)})}"
+        begun = pool.submit(lambda: first.responses.create(input=words, background=background, **asked))
+        try:
+            until(gate.exists, "the tool runs")
+            words = f"call jot {json.dumps({'file': str(jotted), 'word': 'x'})}"
+            answer = second.responses.create(input=words, **asked)
+        finally:
+            Path(f"{gate}.open").touch()
+        response = begun.result(30)
+        until(lambda: first.responses.retrieve(response.id).status == "completed", "the first is answered")
+        third = first.responses.create(input="repeat the results", **asked)
+    assert "jot returned" in answer.output_text
+    assert (gate.read_text().split(), jotted.read_text().split()) == (["begun", "ended"], ["x"])
+    assert third.output_text.index("gate returned") < third.output_text.index("jot returned")
+    assert gemini.errors == []
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/gemini"])
+@pytest.mark.parametrize("end", ["hangs up", "killed"])
+def test_a_conversation_is_free_at_the_other_proxy_when_its_request_has_no_client_or_no_proxy(
+    proxies: list[Proxy], strict: Gemini, gemini: Gemini, tmp_path: Path, redis: int, path: str, end: str
+) -> None:
+    _, two = proxies
+    store = f"redis://127.0.0.1:{redis}/1?prefix=e2e"
+    environ = {"TOOLGRAFT_REDIS_PASSWORD": "s3cr3t"}
+    session = f"freed-{end.split()[0]}-{path.rpartition('/')[2]}"
+    gate = tmp_path / "gate"
+    one = Proxy(tmp_path, strict.url, environ=environ, store=store, tools=str(TOOLS), tool_timeout="300")
+
+    def post(proxy: Proxy, words: str, timeout: float = 30) -> httpx2.Response:
+        asked = {"model": "gemini-3-flash-preview", "conversation": "chat", "input": words}
+        headers = {"x-graft-session": session, "x-goog-api-key": "a-secret-key"}
+        return proxy.control.http.post(path, json=asked, headers=headers, timeout=timeout)
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(post, one, f"call gate {json.dumps({'file': str(gate)})}", 3)
+            until(gate.exists, "the tool runs")
+            refused = post(two, "hi")
+            assert (refused.status_code, "another request" in refused.text) == (409, True)
+            if end == "killed":
+                os.kill(one.process.pid, signal.SIGKILL)
+                one.process.wait()
+            assert isinstance(asked.exception(30), httpx2.TransportError)
+        if end == "killed":
+            one.control.close()
+            one.start()
+        until(lambda: post(two, "hi").status_code == 200, "the conversation is free")
+        assert gate.read_text().split() == ["begun"]
+        assert gemini.errors == []
+    finally:
+        one.stop()
 
 
 HANGS = '''

@@ -253,6 +253,10 @@ async def _nothing(store: Store, session: str) -> None:
     pass
 
 
+async def _hold(store: Store, session: str) -> None:
+    await store.hold(session, 60.0)
+
+
 async def _put_policy(store: Store, session: str) -> None:
     await store.put_policy(session, Policy())
 
@@ -275,6 +279,12 @@ async def _add_response(player: Player, head: str | None) -> Outcome:
         return Outcome(player.number, False, {"head": error.head})
     given = {"given": GivenCall(part, response.response_id)}
     return Outcome(player.number, True, {"head": response.response_id, "given": given})
+
+
+async def _lock(player: Player) -> Outcome:
+    holder, proxy_id = f"h{player.number}", player.session
+    won = await player.store.lock_conversation(player.session, "chat", holder=holder, proxy_id=proxy_id)
+    return Outcome(player.number, won)
 
 
 async def _take_answer(player: Player) -> Outcome:
@@ -319,6 +329,7 @@ RACES = (
     Race("take-answer", _keep_answer, _take_answer, ""),
     Race("move-head", _begin_conversation, _move_head, ""),
     Race("create-conversation", _nothing, _create_conversation, ""),
+    Race("lock-conversation", _hold, _lock, ""),
     Race("create-session", _nothing, _change_session, "session.updated"),
     Race("change-session", _put_policy, _change_session, "session.updated session.updated"),
     Race("delete-session", _save, _delete_session, "session.deleted"),

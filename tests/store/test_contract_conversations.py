@@ -104,6 +104,46 @@ async def test_a_response_that_moves_a_conversation_follows_its_head(store: Stor
     assert await there(store, "r0", "r1", "r2") == "r0 r1"
 
 
+# --- locks ----------------------------------------------------------------------------------------------------
+
+
+async def locked(store: Store, holder: str, proxy_id: str = "p1", *, session: str = "one", name: str = "a chat") -> bool:
+    return await store.lock_conversation(session, name, holder=holder, proxy_id=proxy_id)
+
+
+async def test_one_holder_at_a_time_has_the_lock_of_a_conversation(store: Store) -> None:
+    for proxy in ("p1", "p2"):
+        await store.hold(proxy, 60.0)
+    assert [await locked(store, "h1"), await locked(store, "h1")] == [True, True], "the same again changes nothing"
+    assert [await locked(store, "h2"), await locked(store, "h2", "p2")] == [False, False]
+    assert await locked(store, "h2", session="two"), "another session"
+    assert await locked(store, "h2", name="A chat"), "another conversation"
+    await store.unlock_conversation("one", "a chat", holder="h2")
+    assert not await locked(store, "h2"), "only its holder ends it"
+    for _ in range(2):
+        await store.unlock_conversation("one", "a chat", holder="h1")
+    assert await locked(store, "h2", "p2")
+    assert not await locked(store, "h1")
+    assert await store.conversation("one", "a chat") is None
+
+
+@pytest.mark.parametrize("how", ["dropped", "expired"])
+async def test_a_lock_ends_with_the_lease_of_its_proxy(store: Store, clock: Clock, how: str) -> None:
+    await store.hold("p1", 60.0)
+    await store.hold("p2", 3600.0)
+    assert await locked(store, "h1", "p1")
+    clock.now += 59
+    assert not await locked(store, "h2", "p2")
+    if how == "dropped":
+        await store.drop("p1")
+    else:
+        clock.now += 2
+    assert await locked(store, "h2", "p2")
+    await store.unlock_conversation("one", "a chat", holder="h1")
+    await store.hold("p1", 60.0)
+    assert not await locked(store, "h1", "p1"), "the other holder still has it"
+
+
 # --- calls that clients were given ----------------------------------------------------------------------------
 
 

@@ -69,6 +69,7 @@ async def store() -> AsyncIterator[RedisStore]:
         ("given", "g-t1"),
         ("unsent", "r-t1"),
         ("cached", "t1"),
+        ("lock", "t1"),
         ("proxies", "p2"),
     ],
 )
@@ -127,6 +128,7 @@ async def _this_one_fails_alone(store: RedisStore) -> None:
         lambda: store.add_response(a_response("later", "r-t1")),
         lambda: store.delete_response("one", "r-t1"),
         lambda: store.cached_tools("one", "t1"),
+        lambda: store.lock_conversation("one", "t1", holder="h", proxy_id="p1"),
         lambda: store.drop("p2"),
     ]
     for operation in operations:
