@@ -107,7 +107,9 @@ async def test_a_response_that_moves_a_conversation_follows_its_head(store: Stor
 # --- locks ----------------------------------------------------------------------------------------------------
 
 
-async def locked(store: Store, holder: str, proxy_id: str = "p1", *, session: str = "one", name: str = "a chat") -> bool:
+async def locked(
+    store: Store, holder: str, proxy_id: str = "p1", *, session: str = "one", name: str = "a chat"
+) -> bool:
     return await store.lock_conversation(session, name, holder=holder, proxy_id=proxy_id)
 
 

@@ -162,7 +162,7 @@ async def show_call(api: ApiDep, call_id: OwnCall) -> Response:
         views.ANSWERED,
         Call,
         p404="No such call",
-        p409="The call was already answered with a different body, or waits for an approval that the caller cannot give",
+        p409="The call was already answered with a different body, or waits for an approval",
     ),
     openapi_extra=body_example({"result": {"celsius": -3}}),
 )
