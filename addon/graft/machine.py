@@ -293,7 +293,9 @@ class AnswerMachine:
             # the markers may also be in lines of the event that are not data
             if self._wire.is_within_call or holds(item.raw, self._wire.call_markers):
                 return self._unreadable()
-            is_dropped = self._is_later_round and data.strip() != self._wire.done
+            is_last = data.strip() == self._wire.done != b""
+            reading.is_done = reading.is_done or is_last
+            is_dropped = self._is_later_round and not is_last
             return b"" if is_dropped else self._writer.passthrough(item)
         if b'"error"' in data:
             reading.is_cut = reading.is_cut or _holds_error(document) or _holds_error(response)
@@ -501,6 +503,11 @@ class AnswerMachine:
     @property
     def is_over(self) -> bool:
         return self.state is State.OVER
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the current upstream answer has ended, whatever its body's framing says."""
+        return self.reading.is_complete
 
     @property
     def can_retry(self) -> bool:

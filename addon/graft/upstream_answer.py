@@ -256,7 +256,7 @@ def holds(data: bytes | bytearray, markers: tuple[bytes, ...]) -> bool:
 
 class Reading:
     """`is_plain`: nothing had to be read so far. `markers`: strings in bytes that must be read. `has_responses`: the
-    model sent something, if only its end. `is_cut`: the stream holds an error."""
+    model sent something, if only its end. `is_cut`: the stream holds an error. `is_done`: it holds its last event."""
 
     def __init__(
         self,
@@ -277,6 +277,7 @@ class Reading:
         self.is_plain = is_plain and self.answer is None
         self.has_responses = False
         self.is_cut = False
+        self.is_done = False
         self._exchange = exchange
         self._markers = markers
         self._rounds = rounds
@@ -369,12 +370,18 @@ class Reading:
         return self.is_plain and not self._finished
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the answer's format shows its end: an array's bracket, or `[DONE]`. A finishReason does not: usage or
+        further parts may follow."""
+        return self.is_done or self.decoder.is_array_over
+
+    @property
     def lacks_end(self) -> bool:
         """Whether nothing shows that the answer is complete: it is cut-off JSON, or a stream without a finishReason.
         Errors and refused prompts have no finishReason either, and count as complete."""
         if self.framing is Framing.JSON:
             return not _is_json(bytes(self.decoder.body))
-        if self.decoder.is_array_over:
+        if self.is_complete:
             return False
         if self.is_plain:
             return self.is_unfinished and not any(end in piece for piece in self._unread for end in _OTHER_ENDS)

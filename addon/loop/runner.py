@@ -324,7 +324,7 @@ class Runner:
         if effects := machine.begin(answer.content_type):
             async for out in self._perform(effects):
                 yield out
-        async for chunk in answer.chunks():
+        async for chunk in answer.chunks(lambda: machine.is_complete):
             if machine.passes(chunk):
                 yield chunk
                 continue

@@ -41,6 +41,9 @@ time-out holds for each piece."""
 MAX_PAUSE = 60.0
 """Seconds. If the upstream demands a longer pause, the client gets the refusal and decides itself."""
 
+_GRACE = 0.1
+"""Seconds to wait for the end of a body whose format has ended: the connection can be used again if it arrives."""
+
 _FIRST_PAUSE = 0.2  # seconds, doubled after each attempt
 _RETRIED = frozenset({429, 500, 502, 503, 504})  # statuses
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
@@ -183,19 +186,34 @@ class UpstreamAnswer:
         self._chunks = chunks
         self._exchange = exchange
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body in chunks, decompressed. Raises httpx2.RequestError."""
+    async def chunks(self, is_complete: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
+        """The body in chunks, decompressed. `is_complete`: whether the chunks so far hold the end of the answer, so
+        that the rest of the body, such as its last chunk, need not arrive. Raises httpx2.RequestError."""
         if self._body is not None or self._chunks is None or self._exchange is None:
             yield self._body or b""
             return
         async for chunk in self._chunks:
             if transformed := self._exchange.transform(chunk):
                 yield transformed
+            if is_complete():
+                if (rest := await _rest(self._chunks)) and (transformed := self._exchange.transform(rest)):
+                    yield transformed
+                break
         if transformed := self._exchange.transform(b""):
             yield transformed
 
     async def body(self) -> bytes:
         return b"".join([chunk async for chunk in self.chunks()])
+
+
+async def _rest(chunks: AsyncIterator[bytes]) -> bytes:
+    """What follows the end of an answer, if it arrives soon."""
+    rest = b""
+    with contextlib.suppress(TimeoutError, httpx2.TransportError):
+        async with asyncio.timeout(_GRACE):
+            async for chunk in chunks:
+                rest += chunk
+    return rest
 
 
 async def _answer(

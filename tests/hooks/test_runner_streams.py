@@ -141,3 +141,43 @@ async def test_a_stream_that_ends_with_an_error_does_not_wait_for_the_upstream(t
     assert got.text.startswith(event({"text": "Sure. "}).decode())
     assert '"UNAVAILABLE"' in got.text
     assert "secret" not in got.text
+
+
+CHAT = "/v1beta/openai/chat/completions"
+TOOL_CALL = {
+    "index": 0,
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"secret":1}'},
+}
+CHOICE = {"index": 0, "delta": {"role": "assistant", "tool_calls": [TOOL_CALL]}, "finish_reason": "tool_calls"}
+COMPLETION = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [CHOICE]}
+DONE = b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(COMPLETION).encode()
+CHUNKED = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "pieces"),
+    [
+        (WHOLE, "application/json", [json.dumps(document(CALL)).encode(), b""]),
+        (STREAM, "text/event-stream", [event(CALL, finish="STOP"), b""]),
+        (CHAT, "text/event-stream", [DONE, b""]),
+        (CHAT, "text/event-stream", [DONE]),
+    ],
+    ids=["whole", "stream", "chat completions", "[DONE] without a last chunk"],
+)
+async def test_an_answer_ends_although_its_connection_stays_open(
+    tmp_path: Path, path: str, kind: str, pieces: list[bytes]
+) -> None:
+    async def stays(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for _ in requests(reader):
+            writer.write(CHUNKED.format(kind).encode() + b"".join(map(chunk, pieces)))
+            await writer.drain()
+
+    chat = {"model": "gemini-3-flash", "stream": True, "messages": [{"role": "user", "content": "hi there"}]}
+    async with serving(stays) as url, Proxied(tmp_path, url) as proxied, proxied.client() as client:
+        await proxied.tools("get_weather")
+        async with asyncio.timeout(20):
+            got = await client.post(proxied.reverse + path, json=chat if path == CHAT else ASKED)
+    assert "Tool call completed: get_weather" in got.text
+    assert "secret" not in got.text

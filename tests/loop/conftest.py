@@ -26,9 +26,10 @@ from store.base import Store
 from store.models import Call, Policy, ToolRules, Toolset, Turn
 from tests.contents import model, user
 from tests.leaping import leaping
+from tests.loop.servers import server
 from tests.plain_http import NO_TLS
 
-__all__ = ["leaping"]
+__all__ = ["leaping", "server"]
 
 type Function = Callable[..., Awaitable[Any]]
 

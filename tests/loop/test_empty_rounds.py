@@ -62,8 +62,10 @@ class Surface:
         self.text = text
         self.nothing = nothing
 
-    async def ask(self, proxy: Proxy, upstream: Scripted) -> bytes:
-        proxy.upstream(upstream)
+    async def ask(self, proxy: Proxy, upstream: Scripted | None = None) -> bytes:
+        """The answer. Without an `upstream`, requests go to the proxy's `url`."""
+        if upstream is not None:
+            proxy.upstream(upstream)
         host, _, path = self.url.partition("/")
         target = match("POST", host, f"/{path}")
         assert target is not None
