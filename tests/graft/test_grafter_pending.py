@@ -127,7 +127,8 @@ async def test_a_store_that_fails_while_a_request_waits_is_told(
 
 
 def event(data: bytes) -> Document:
-    return decode(data.removeprefix(b"data: ").removesuffix(b"\r\n\r\n"))
+    document: Document = decode(data.removeprefix(b"data: ").removesuffix(b"\r\n\r\n"))
+    return document
 
 
 JSON, SSE = "application/json; charset=UTF-8", "text/event-stream"
