@@ -13,7 +13,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine_shell import Capture
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match_path
 from bench.measure import PATH
 from bench.toolset import TOOL_CONFIG, TOOLS

@@ -26,7 +26,7 @@ from addon.loop.runner import Head, Output, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.monitoring.recent_requests import Bodies
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Incoming, Operation, Target
+from addon.surfaces.incoming import Framing, Incoming, Operation, Target
 from addon.web.problems import Problem
 
 

@@ -12,7 +12,7 @@ from addon.core.framing.streams import CLOSE, OPEN, SseEvent
 from addon.graft.machine_protocol import Begin, Effect, Refuse, Show
 from addon.graft.rounds import JoinedRounds, is_empty
 from addon.graft.upstream_answer import Item, Reading
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from addon.surfaces.surface import Wire
 
 _MAX_ERROR_TEXT = 1000

@@ -13,7 +13,7 @@ from addon.core.history.request import Request
 from addon.core.summaries import Summary
 from addon.core.tools.tool_plan import ToolPlan
 from addon.graft.session_config import SessionConfig
-from addon.surfaces.base import Incoming, Target
+from addon.surfaces.incoming import Incoming, Target
 from addon.surfaces.surface import Wire
 from store.budget import Budget, Share
 from store.models import Step

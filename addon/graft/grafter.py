@@ -30,7 +30,7 @@ from addon.graft.owners import ByHand, Hangup, Owners, PendingStep
 from addon.graft.session_config import SessionConfig, SessionConfigs
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Incoming, Operation, Target
+from addon.surfaces.incoming import Incoming, Operation, Target
 from addon.surfaces.registry import wire_of
 from addon.surfaces.surface import Wire
 from store.base import Store, StoreUnavailable

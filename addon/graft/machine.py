@@ -42,7 +42,7 @@ from addon.graft.rounds import Resumption, Rounds
 from addon.graft.turn_records import Journal
 from addon.graft.upstream_answer import FINISH, Item, Reading, holds, holds_hidden_call, markers_of
 from addon.settings import Settings
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from addon.surfaces.surface import Wire
 
 _CUT_OFF = "the connection to the model ended before the answer did"

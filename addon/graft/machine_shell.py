@@ -15,7 +15,7 @@ from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, End, Mistake, Note, Pause, Refuse, Save, Show, Start, Warn
 from addon.graft.rounds import Resumption, resumption
 from addon.graft.upstream_answer import FINISH, Decoder, NoteReader, holds, markers_of
-from addon.surfaces.base import Framing, Operation
+from addon.surfaces.incoming import Framing, Operation
 from store.base import StoreUnavailable, TakeOverUnknown
 from store.models import CachedTools
 

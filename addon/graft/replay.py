@@ -15,7 +15,7 @@ from addon.graft.grafter import Grafter, ReplayWarner
 from addon.graft.session_config import SessionConfig
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Incoming, Target
+from addon.surfaces.incoming import Incoming, Target
 from addon.surfaces.registry import takes_ids
 from store.base import Store, StoreUnavailable
 from store.models import Call, Toolset

@@ -18,7 +18,7 @@ from addon.graft.machine_protocol import Note, Save
 from addon.graft.owners import InitialState
 from addon.graft.rounds import JoinedRounds, Resumption
 from addon.graft.session_config import SessionConfig
-from addon.surfaces.base import Target
+from addon.surfaces.incoming import Target
 from store.models import Call, Progress, Slot, Status, Step, Turn
 
 TRY = "try"

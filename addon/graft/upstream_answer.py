@@ -33,7 +33,7 @@ from addon.graft.exchange import Exchange
 from addon.graft.machine_protocol import Note
 from addon.graft.rounds import Rounds
 from addon.graft.turn_records import note_of
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 
 Item = SseEvent | ArrayItem
 

@@ -16,7 +16,7 @@ from addon.core.framing import replies
 from addon.core.summaries import count
 from addon.hooks.messages import FlowState, unavailable
 from addon.hooks.mitmproxy_patches import error_response
-from addon.surfaces.base import Target
+from addon.surfaces.incoming import Target
 
 logger = logging.getLogger("toolgraft")
 

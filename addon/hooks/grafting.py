@@ -41,7 +41,7 @@ from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.hooks.streams import WholeAnswers, comes_whole, is_stream, pass_whole, receive_whole, send_instead
 from addon.monitoring.recent_requests import Bodies
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 from addon.web import tasks
 from store.base import StoreUnavailable
 

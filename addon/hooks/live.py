@@ -35,7 +35,7 @@ from addon.hooks.routing import Route, Routing, session_config_of
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
 from addon.loop.live import LiveSession
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 
 logger = logging.getLogger("toolgraft")
 

@@ -23,7 +23,7 @@ from addon.hooks.mitmproxy_patches import error_response
 from addon.hooks.routing import Route, Routing
 from addon.hooks.secrets import DETAILS
 from addon.hooks.upstream_flows import ShadowFlows
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 
 _CONNECTIONS = "mitmproxy.proxy.server"
 """mitmproxy's logger of connections."""

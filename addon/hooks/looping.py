@@ -16,7 +16,7 @@ from addon.hooks.upstream_flows import NOT_SENT, LoopWatcher, Origin, ShadowFlow
 from addon.loop.runner import Runner
 from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Framing, Operation
+from addon.surfaces.incoming import Framing, Operation
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from addon.core.security.secrets import Fields
 from addon.core.security.untrusted import cached_if_short
 from addon.graft.exchange import Reply
 from addon.setting_types import Redirect
-from addon.surfaces.base import Target
+from addon.surfaces.incoming import Target
 from addon.surfaces.registry import wire_of
 
 

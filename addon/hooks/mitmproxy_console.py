@@ -18,7 +18,7 @@ from addon.graft.upstream_answer import Decoder
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.runtime import Runtime
 from addon.hooks.start_message import tool_rows
-from addon.surfaces.base import Target
+from addon.surfaces.incoming import Target
 from addon.surfaces.registry import match_path
 from addon.web import tasks
 from addon.web.access import Access

@@ -9,7 +9,7 @@ from mitmproxy import exceptions, http, io
 from addon.graft.replay import ClientRequest, RecordedRequest
 from addon.hooks.messages import asker_in
 from addon.hooks.upstream_flows import METADATA
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 from addon.surfaces.registry import match, match_path
 
 

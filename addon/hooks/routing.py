@@ -43,7 +43,7 @@ from addon.hooks.runtime import Runtime
 from addon.hooks.streams import stream_large, stream_large_answer
 from addon.hooks.upstream_flows import ShadowFlows
 from addon.settings import Settings
-from addon.surfaces.base import Incoming, Operation, Target
+from addon.surfaces.incoming import Incoming, Operation, Target
 from addon.surfaces.registry import home_of, is_surface_host, is_surface_path, match, match_path, takes_ids
 from addon.tools.http_connections import is_own_address
 from addon.urls import is_loopback, proxy_user

@@ -19,7 +19,7 @@ from addon.graft.session_config import SessionConfig
 from addon.graft.turn_records import call_of, live_turn_of
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
-from addon.surfaces.base import Target
+from addon.surfaces.incoming import Target
 from store.base import AlreadyAnswered, Store, StoreError
 
 logger = logging.getLogger("toolgraft")

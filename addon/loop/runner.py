@@ -32,7 +32,7 @@ from addon.graft.owners import InitialState
 from addon.loop.executors import Executors
 from addon.loop.steps import RunningStep
 from addon.loop.upstream import Address, AnswerTooLong, Headers, Upstream, UpstreamAnswer, backoff, pause_after
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.base import StoreUnavailable
 
 logger = logging.getLogger("toolgraft")

@@ -13,7 +13,7 @@ from addon.graft.turn_records import TRY, call_of
 from addon.loop.executors import OWNERS, Executors
 from addon.loop.steps import RunningStep
 from addon.loop.tool_handlers import Handler
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.web.problems import Problem
 from store.models import Call, Owner, Slot, Step, Turn
 

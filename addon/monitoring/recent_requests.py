@@ -17,7 +17,7 @@ from addon.core.history.keys import asker_digest
 from addon.core.security.secrets import is_secret_header, masked, secrets_in
 from addon.core.summaries import CALL_STATES, Summary, fields_of
 from addon.monitoring.own_secrets import own_secrets
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 
 _MOST_SESSIONS = 1000
 """Limited because clients choose session names."""

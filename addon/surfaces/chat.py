@@ -14,7 +14,7 @@ from addon.core.framing.documents import Document, camel, decode, encode, object
 from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import gemini
-from addon.surfaces.base import Operation, Target
+from addon.surfaces.incoming import Operation, Target
 from addon.surfaces.surface import Surface, Wire
 
 _DONE = b"[DONE]"

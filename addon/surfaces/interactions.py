@@ -24,7 +24,7 @@ from addon.core.framing.documents import Document, Malformed, decode, encode, ob
 from addon.core.framing.streams import ArrayItem, SseEvent
 from addon.core.history.request import Piece, Prefix, Request, parse
 from addon.surfaces import gemini
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.surface import Surface, Wire
 
 _SERVED = ("toolCall", "toolResponse")

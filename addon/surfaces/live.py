@@ -6,7 +6,7 @@ The path contains only the API's version. Model and tools are in the frames.
 import re
 
 from addon.surfaces import gemini
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 from addon.surfaces.surface import Surface
 
 _VERTEX = r"google\.cloud\.aiplatform\.v\w+\.LlmBidiService/"

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from addon.core.security.untrusted import cached_if_short
 from addon.surfaces import chat, codeassist, gemini, interactions, live
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.surface import Surface, Wire
 
 # The order matters only for `match_path`: Vertex comes before Firebase for `/v1/projects/…`.

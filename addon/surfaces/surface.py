@@ -17,7 +17,7 @@ from addon.core.framing import replies
 from addon.core.framing.documents import Document, decode, encode, get, members
 from addon.core.framing.streams import SEPARATOR, ArrayItem, SseEvent, sse_event
 from addon.core.history.request import Piece, Prefix, Request, assemble, parse
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 
 
 class Wire:

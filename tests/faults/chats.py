@@ -11,7 +11,7 @@ from addon.graft.grafter import EXCHANGE_FAILED
 from addon.loop.runner import Head, Runner
 from addon.loop.server import LoopServer
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match
 from tests.faults.dialects import COMPLETIONS, GEMINI, INTERACTIONS, Dialect
 from tests.faults.faulty_store import FaultyStore

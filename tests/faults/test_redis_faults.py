@@ -17,7 +17,7 @@ import pytest
 from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.backends.redis import RedisStore
 from store.base import CallStateError, StoreUnavailable, UnknownCall
 from store.factory import open_url

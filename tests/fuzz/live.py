@@ -8,7 +8,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.live import Frame
 from addon.graft.grafter import GraftFailed
 from addon.loop.live import LiveSession
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.models import Policy
 from tests.fuzz.mutations import altered, misplaced, mutated
 from tests.fuzz.shapes import HIDDEN, Failure, check_hidden

@@ -13,7 +13,7 @@ from addon.graft.exchange import Forward
 from addon.loop import upstream
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Framing, Incoming
+from addon.surfaces.incoming import Framing, Incoming
 from store.models import Status
 from tests.fuzz.mutations import pieces
 from tests.fuzz.shapes import CONTENTS, HIDDEN, KINDS, SHAPES, Failure, Shape, answer_of, body_of, check_hidden

@@ -8,7 +8,7 @@ from typing import Any
 
 from addon.core.framing.documents import Document, encode
 from addon.core.framing.streams import sse_event
-from addon.surfaces.base import Framing, Target
+from addon.surfaces.incoming import Framing, Target
 from addon.surfaces.registry import match
 
 HIDDEN = "hidden_tool"

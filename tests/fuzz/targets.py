@@ -10,7 +10,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.machine_shell import Capture, concerns, note_answer
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Incoming
+from addon.surfaces.incoming import Framing, Incoming
 from store.base import Store
 from store.factory import open_url
 from store.models import Policy, Toolset

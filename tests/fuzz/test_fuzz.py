@@ -7,7 +7,7 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing, Incoming
+from addon.surfaces.incoming import Framing, Incoming
 from addon.surfaces.registry import match
 from store.base import Store
 from store.factory import open_url

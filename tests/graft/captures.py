@@ -14,7 +14,7 @@ from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
 from addon.loop.runner import Runner
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from tests.contents import user
 from tests.graft.conftest import EVENTS, JSON, Graft, answer, target
 from tests.loop.conftest import Watcher

@@ -16,7 +16,7 @@ from addon.graft.owners import Hangup
 from addon.graft.session_config import SessionConfig
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Incoming, Operation, Target
+from addon.surfaces.incoming import Framing, Incoming, Operation, Target
 from store.base import Store
 from store.factory import open_url
 from store.models import Call, Policy, ToolRules, Toolset, Turn

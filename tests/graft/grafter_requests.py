@@ -3,7 +3,7 @@
 from typing import Any
 
 from addon.core.framing.documents import Document
-from addon.surfaces.base import Framing, Operation
+from addon.surfaces.incoming import Framing, Operation
 from tests.contents import call, user
 from tests.graft.conftest import WEATHER, Graft, answer, target
 

@@ -7,7 +7,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 from store.models import CachedTools, Status
 from tests.contents import call, model
 from tests.graft.captures import ASKED, ID, OWN, PLACEHOLDER, texts, whole

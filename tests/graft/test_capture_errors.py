@@ -10,7 +10,7 @@ from addon.core.framing import streams
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import Status
 from tests.contents import call, model, user

@@ -5,7 +5,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing, Target
+from addon.surfaces.incoming import Framing, Target
 from store.models import Status
 from tests.contents import call, model, response, user
 from tests.graft.captures import (

@@ -10,7 +10,7 @@ import pytest
 from addon.core.framing.documents import Document
 from addon.core.framing.streams import ArrayDecoder
 from addon.graft import rounds, turn_records
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.factory import open_url
 from tests.contents import call, model, user
 from tests.graft.captures import (

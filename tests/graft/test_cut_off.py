@@ -8,7 +8,7 @@ import pytest
 from addon.core.framing.documents import Document, Malformed, decode, encode
 from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.models import Status
 from tests.contents import call
 from tests.graft.captures import ARRAY, ASKED, FRAMINGS, ID, PLACEHOLDER, Stream, framed, kind, read

@@ -7,7 +7,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Forward, Reply
 from addon.graft.grafter import Grafter, GraftFailed
-from addon.surfaces.base import Framing, Incoming, Operation, Target
+from addon.surfaces.incoming import Framing, Incoming, Operation, Target
 from store.base import StoreUnavailable
 from tests.contents import model, user
 from tests.graft.conftest import WEATHER, Graft, target

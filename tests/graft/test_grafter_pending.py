@@ -9,7 +9,7 @@ import pytest
 from addon.core.framing.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.grafter import Grafter
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.base import Store, StoreUnavailable
 from store.models import Call
 from tests.contents import call, model, response, user

@@ -7,7 +7,7 @@ import pytest
 
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.exchange import Forward
-from addon.surfaces.base import Operation, Target
+from addon.surfaces.incoming import Operation, Target
 from addon.surfaces.registry import match
 from store.models import CachedTools
 from tests.contents import call, model, response, user

@@ -18,7 +18,7 @@ from addon.graft.machine_protocol import Begin, Effect, End, Note, Refuse, Save,
 from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.backends.memory import MemoryStore
 from tests.contents import call, model, user
 from tests.graft.conftest import EVENTS, JSON, WEATHER, Graft, answer, target

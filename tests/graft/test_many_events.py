@@ -18,7 +18,7 @@ from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, Wait
 from addon.graft.owners import ByHand
 from addon.settings import Settings
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from addon.surfaces.registry import match
 from store.backends.memory import MemoryStore
 from tests.contents import user

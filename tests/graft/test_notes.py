@@ -13,7 +13,7 @@ from addon.core.history.visible import visible_digest
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture, note_answer
 from addon.graft.turn_records import note_of
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.registry import match_path
 from store.base import Store, StoreUnavailable
 from tests.contents import call, model, response, user

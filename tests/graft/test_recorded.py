@@ -11,7 +11,7 @@ import pytest
 from addon.core.framing.documents import Document, Malformed, camel, decode, encode
 from addon.core.framing.streams import ArrayDecoder, SseDecoder
 from addon.graft.exchange import Forward
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.registry import match, wire_of
 from store.factory import open_url
 from tests.graft.captures import Stream

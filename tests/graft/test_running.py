@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document, decode
 from addon.graft.exchange import Abandoned, Forward, Outcome, Reply
 from addon.graft.owners import ByHand, InitialState
 from addon.graft.session_config import SessionConfig
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 from store.backends.memory import MemoryStore
 from store.models import Call
 from tests.contents import call, model, response, user

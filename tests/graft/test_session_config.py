@@ -11,7 +11,7 @@ from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from store.base import Store, StoreUnavailable
 from store.budget import Budget
 from store.models import Snapshot, Toolset

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from addon.core.framing.documents import Document
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from tests.loop.conftest import Played, Proxy, Scripted, says
 
 ANSWER = [says("done", finish="STOP")]

@@ -18,7 +18,7 @@ from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Headers, Outgoing, Received, Upstream
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Incoming, Operation, Target
+from addon.surfaces.incoming import Framing, Incoming, Operation, Target
 from addon.tools import attempts
 from addon.tools.base import RunRules, Tool, ToolSource
 from store.backends.memory import MemoryStore

@@ -11,7 +11,7 @@ from addon.core.live import Frame
 from addon.graft.exchange import Forward
 from addon.graft.machine_shell import Capture
 from addon.loop.live import LiveSession
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.models import Policy
 from tests.contents import user
 from tests.loop.conftest import Proxy, Scripted, call, says, until

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from addon.core.framing.documents import Document
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from tests.contents import user
 from tests.loop.conftest import Played, Proxy, call, says, until
 

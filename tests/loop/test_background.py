@@ -8,7 +8,7 @@ import pytest
 
 from addon.core.framing.documents import Document, encode
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.backends._states import WORKER_LOST
 from store.models import Call, Executor, Status, ToolRules
 from tests.contents import user

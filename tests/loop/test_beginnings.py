@@ -11,7 +11,7 @@ from addon.core.framing.documents import encode
 from addon.graft import late_writes
 from addon.loop.runner import Head
 from addon.loop.server import LoopServer
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.base import StoreUnavailable
 from tests.contents import model, user
 from tests.loop.conftest import Item, Proxy, Scripted, call, google_error, says, until

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.base import StoreUnavailable
 from store.models import Status
 from tests.loop.conftest import Proxy, Scripted, call, says

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from addon.graft import late_writes
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
 from store.models import Call, Executor, Status, ToolRules

@@ -12,7 +12,7 @@ from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward, Reply
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match
 from store.models import Status, Toolset
 from tests.loop.conftest import Proxy, Scripted

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.backends import _redis_base
 from store.base import NotDurable
 from store.factory import open_url

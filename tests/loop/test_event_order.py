@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.framing.streams import sse_event
 from addon.graft.turn_records import keys_of
 from addon.loop.runner import Head
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.models import Status
 from tests.contents import model, user
 from tests.loop.conftest import Played, Proxy, Scripted, call, google_error, says, until

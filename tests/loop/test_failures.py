@@ -13,7 +13,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.graft.rounds import Rounds
 from addon.loop.runner import Head, Runner
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.backends.memory import MemoryStore
 from store.base import StoreUnavailable
 from store.models import ToolRules

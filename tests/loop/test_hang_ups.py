@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.models import Status
 from tests.contents import user
 from tests.loop.conftest import Proxy, Scripted, call, lookup, says, until

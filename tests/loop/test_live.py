@@ -9,7 +9,7 @@ import pytest
 
 from addon.core.live import Frame
 from addon.loop.live import LiveSession, LiveSessions
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.base import NotDurable, StoreUnavailable
 from store.models import Executor, Status, ToolRules
 from tests.loop.conftest import Proxy, until

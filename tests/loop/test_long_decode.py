@@ -9,7 +9,7 @@ from addon.core.framing.documents import Document, decode
 from addon.fake_gemini.server import StrictGemini
 from addon.loop.runner import Runner
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from store.models import Status
 from tests.contents import user
 from tests.loop.conftest import Proxy, Scripted, call, says

@@ -10,7 +10,7 @@ import pytest
 
 from addon.core.framing.documents import Document
 from addon.monitoring.own_secrets import OwnSecrets
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from addon.tools import Image, Media, attempts
 from addon.tools.base import ToolError
 from addon.tools.outputs import MAX_RESULT, WithMedia, output_of

@@ -9,7 +9,7 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.loop import call_run
 from addon.loop.runner import Head
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from addon.tools import Image
 from store.base import StoreUnavailable
 from store.models import Call, Executor, Status, ToolRules

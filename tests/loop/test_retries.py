@@ -12,7 +12,7 @@ from addon.graft import late_writes
 from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture
 from addon.loop.runner import Runner
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.base import StoreUnavailable, TakeOverUnknown, Traffic
 from store.models import Status
 from tests.contents import model, user

@@ -14,7 +14,7 @@ from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match
 from tests.gateway.conftest import House
 from tests.loop.conftest import Proxy, streamed

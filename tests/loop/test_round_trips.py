@@ -9,7 +9,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.factory import open_url
 from store.models import Toolset
 from tests.contents import model, user

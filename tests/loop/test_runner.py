@@ -9,7 +9,7 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.fake_gemini.server import StrictGemini
 from addon.loop.runner import Head
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.models import Executor, Status, ToolRules
 from tests.contents import user
 from tests.loop.conftest import Proxy, Scripted, call, says, streamed

@@ -10,7 +10,7 @@ import pytest
 from addon.core.framing.documents import decode
 from addon.loop.runner import Head
 from addon.loop.server import LoopAnswer, LoopServer
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from store.models import Status, ToolRules
 from tests.contents import user
 from tests.loop.conftest import Proxy, Scripted, call, says, until

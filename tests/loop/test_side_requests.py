@@ -9,7 +9,7 @@ import pytest
 from addon.core.framing.documents import Document, decode, encode
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
-from addon.surfaces.base import Incoming, Operation, Target
+from addon.surfaces.incoming import Incoming, Operation, Target
 from addon.surfaces.registry import match
 from tests.contents import model, user
 from tests.loop.conftest import Proxy

@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.framing.documents import Document, decode
 from addon.core.history.calls import responses_in
-from addon.surfaces.base import Framing
+from addon.surfaces.incoming import Framing
 from addon.tools.base import ToolError
 from tests.contents import user
 from tests.loop.calling import ANSWER, raises, responses, returns

@@ -10,7 +10,7 @@ from addon.core.summaries import Summary
 from addon.monitoring import recent_requests
 from addon.monitoring.own_secrets import own_secrets
 from addon.monitoring.recent_requests import Bodies, KeptRequests, RecentRequests
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match_path
 
 KEY = "AIza-a-client-s-key-0123456789"

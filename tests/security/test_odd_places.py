@@ -8,7 +8,7 @@ import pytest
 from addon.core.framing.documents import Document, encode
 from addon.graft.exchange import Exchange, Reply
 from addon.graft.machine_shell import Capture
-from addon.surfaces.base import Framing, Target
+from addon.surfaces.incoming import Framing, Target
 from addon.surfaces.registry import match
 from store.factory import open_url
 from tests.graft.captures import Stream

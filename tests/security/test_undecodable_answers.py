@@ -4,7 +4,7 @@ import pytest
 
 from addon.graft.exchange import Reply
 from addon.graft.machine_shell import Capture, concerns
-from addon.surfaces.base import Framing, Operation
+from addon.surfaces.incoming import Framing, Operation
 from store.backends.memory import MemoryStore
 from tests.contents import user
 from tests.graft.captures import Stream

@@ -15,7 +15,7 @@ from addon.graft.grafter import Grafter
 from addon.graft.session_config import SessionConfig
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.surfaces.base import Framing, Incoming, Operation, Target
+from addon.surfaces.incoming import Framing, Incoming, Operation, Target
 from store.base import Store
 from store.models import Call as Recorded
 from store.models import Status, Toolset

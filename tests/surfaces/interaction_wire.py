@@ -6,7 +6,7 @@ from typing import Any
 from addon.core.dialects import interaction_requests as own
 from addon.core.framing.documents import encode
 from addon.core.framing.streams import SseEvent
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.interactions import InteractionsWire
 
 Json = dict[str, Any]

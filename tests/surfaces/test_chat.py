@@ -9,8 +9,8 @@ from addon.core.dialects import chat_answers
 from addon.core.dialects.chat_answers import Completions
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.streams import SseDecoder
-from addon.surfaces.base import Framing, Operation
 from addon.surfaces.chat import ChatWire
+from addon.surfaces.incoming import Framing, Operation
 from addon.surfaces.registry import match, wire_of
 from tests.recorded import at_least, exchanges
 

@@ -12,7 +12,7 @@ from addon.core.framing.documents import Malformed, decode, encode
 from addon.core.framing.streams import SseEvent
 from addon.core.history.request import Piece
 from addon.core.tools.tool_plan import Toolbox, cannot_use_functions
-from addon.surfaces.base import Framing, Operation
+from addon.surfaces.incoming import Framing, Operation
 from tests.surfaces.interaction_wire import (
     CALL,
     TEXT,

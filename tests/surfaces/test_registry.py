@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import addon.surfaces
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.registry import SURFACES, is_surface_host, is_surface_path, match, match_path
 from addon.surfaces.surface import Surface
 from tests.recorded import at_least, exchanges

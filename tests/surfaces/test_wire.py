@@ -6,7 +6,7 @@ import pytest
 
 from addon.core.framing.documents import decode, encode
 from addon.core.framing.streams import ArrayDecoder, SseDecoder
-from addon.surfaces.base import Framing, Operation, Target
+from addon.surfaces.incoming import Framing, Operation, Target
 from addon.surfaces.surface import Wire
 
 CONFIG = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}, "retrievalConfig": {"a": 1}}

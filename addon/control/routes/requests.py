@@ -17,7 +17,7 @@ from addon.core.security.untrusted import printable, printable_json
 from addon.graft.grafter import GraftFailed
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
 from addon.monitoring.recent_requests import MOST, SECRET, CleanRequest
-from addon.surfaces.base import Operation
+from addon.surfaces.incoming import Operation
 from addon.surfaces.registry import match_path
 from addon.web.access import needs
 from addon.web.api import ApiContext, ApiDep, answers, own_query, reply, routes_of

@@ -12,7 +12,7 @@ from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.monitoring.metrics import Metrics
 from addon.monitoring.recent_requests import Bodies
-from addon.surfaces.base import Incoming
+from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match_path
 from store.base import Store
 from store.models import Toolset
