@@ -60,7 +60,6 @@ MODULES = {
     "addon/graft/splice.py": "rounds.py",
     "addon/hooks/dispatch.py": "hook_cache.py",
     "addon/hooks/onward.py": "destinations.py",
-    "addon/loop/bindings.py": "tool_handlers.py",
     "addon/loop/outside.py": "call_results.py",
     "addon/tools/connections.py": "http_connections.py",
     "addon/tools/endpoint.py": "http_endpoint.py",

@@ -21,10 +21,10 @@ from addon.graft.exchange import STORE_FAILED
 from addon.graft.ledger_evidence import outcome_of_call
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
+from addon.loop.bindings import Binding, Handler
 from addon.loop.call_results import CallResults, report_failure, report_waiting
 from addon.loop.shared_runs import RunKey, SharedRuns
 from addon.loop.steps import RunningStep
-from addon.loop.tool_handlers import Binding, Handler
 from addon.tools.attempts import attempt
 from addon.tools.base import ToolError, error_text
 from addon.tools.outputs import MAX_MEDIA, ToolOutput

@@ -18,11 +18,11 @@ from addon.core.framing.documents import Document
 from addon.graft.late_writes import LateWrites
 from addon.graft.owners import InitialState
 from addon.graft.session_config import SessionConfig
+from addon.loop.bindings import Binding, Handler, binding_of, handler_of
 from addon.loop.call_results import CallResults, report_failure, report_waiting
 from addon.loop.call_run import CallRun, RunContext, misfit
 from addon.loop.shared_runs import SharedRuns
 from addon.loop.steps import RunningStep
-from addon.loop.tool_handlers import Binding, Handler, binding_of, handler_of
 from addon.tools.base import Tool, ToolSource
 from addon.tools.combined import Refresher
 from addon.tools.http_connections import Egress

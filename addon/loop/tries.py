@@ -10,9 +10,9 @@ from addon.core.framing.documents import Document
 from addon.graft.exchange import new_call_id, new_turn_id
 from addon.graft.session_config import SessionConfig
 from addon.graft.turn_records import TRY, call_of
+from addon.loop.bindings import Handler
 from addon.loop.executors import OWNERS, Executors
 from addon.loop.steps import RunningStep
-from addon.loop.tool_handlers import Handler
 from addon.surfaces.incoming import Framing, Operation, Target
 from addon.web.problems import Problem
 from store.models import Call, Owner, Slot, Step, Turn
