@@ -28,7 +28,7 @@ from addon.loop.executors import Executors
 from addon.loop.live import LiveSessions
 from addon.loop.server import LoopServer
 from addon.loop.sources import ProxySources, sources_of
-from addon.loop.tries import Tries
+from addon.loop.tool_trials import ToolTrials
 from addon.monitoring.metrics import Metrics
 from addon.monitoring.own_secrets import own_secrets
 from addon.monitoring.recent_requests import RecentRequests
@@ -172,7 +172,7 @@ class Runtime:
                 recent=self.recent,
                 problems=self._problems,
                 tool_version=self._tool_version,
-                try_tool=Tries(self.executors, lambda session: self.grafter.session_config(session)).begin,
+                try_tool=ToolTrials(self.executors, lambda session: self.grafter.session_config(session)).begin,
                 restart_server=sources.combined.restart if sources is not None else None,
                 setting_rows=lambda: self.setting_rows(),
                 extra_routes=gateway_routes(

@@ -11,7 +11,7 @@ from addon.gateway.engine import Caller
 from addon.gateway.mount import gateway_routes
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
-from addon.loop.tries import Tries
+from addon.loop.tool_trials import ToolTrials
 from addon.loop.upstream import Upstream
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
@@ -70,7 +70,7 @@ class World:
             token=OWNER,
             metrics=metrics,
             version="1",
-            try_tool=Tries(self._executors, grafter.session_config).begin,
+            try_tool=ToolTrials(self._executors, grafter.session_config).begin,
             extra_routes=extra_routes,
         )
         self.ids: dict[str, list[str]] = {}

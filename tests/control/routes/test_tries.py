@@ -10,7 +10,7 @@ import pytest
 from addon.control.app import ControlApp
 from addon.graft.grafter import Grafter
 from addon.loop.executors import Executors
-from addon.loop.tries import Tries
+from addon.loop.tool_trials import ToolTrials
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from store.base import Store
@@ -33,7 +33,7 @@ async def tools(app: ControlApp, store: Store, settings: Settings) -> AsyncItera
     grafter.session_configs.share([tool.declaration for tool in executors.tools.values()])
     rules = {"theirs": ToolRules(executor=Executor(type="worker"))}
     await store.put_toolset("default", Toolset(declarations=[{"name": "theirs"}, {"name": "nobodys"}], rules=rules))
-    app.api.try_tool = Tries(executors, grafter.session_config).begin
+    app.api.try_tool = ToolTrials(executors, grafter.session_config).begin
     yield tools
     await executors.close()
 

@@ -18,7 +18,7 @@ from addon.web.problems import Problem
 from store.models import Call, Owner, Slot, Step, Turn
 
 _AT_ONCE = 8
-"""The most tries that run in parallel; others wait."""
+"""The most trials that run in parallel; others wait."""
 _TARGET = Target(TRY, Operation.GENERATE, Framing.JSON, "", (), ())
 
 
@@ -31,7 +31,7 @@ class _Source:
     target: Target = _TARGET
 
 
-class Tries:
+class ToolTrials:
     """`config`: returns a session's configuration, None if it has no tools."""
 
     def __init__(self, executors: Executors, config: Callable[[str], Awaitable[SessionConfig | None]]) -> None:

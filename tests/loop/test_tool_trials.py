@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from addon.loop.tries import Tries
+from addon.loop.tool_trials import ToolTrials
 from addon.web.problems import Problem
 from store.models import Call, Executor, Owner, Status, ToolRules
 from tests.loop.calling import PLACE, returns
@@ -13,7 +13,9 @@ from tests.loop.conftest import Proxy, until
 
 
 async def begin(proxy: Proxy, name: str = "tool", **args: Any) -> Call:
-    return await Tries(proxy.executors, proxy.grafter.session_config).begin("default", name, args, lambda owner: None)
+    return await ToolTrials(proxy.executors, proxy.grafter.session_config).begin(
+        "default", name, args, lambda owner: None
+    )
 
 
 async def end(proxy: Proxy, call: Call) -> Call:
@@ -109,7 +111,7 @@ async def test_who_may_not_try_what_the_proxy_runs_is_refused_before_it_runs(pro
     proxy.tools.add("tool", returns(1))
     await proxy.open()
     with pytest.raises(Problem, match="not yours"):
-        await Tries(proxy.executors, proxy.grafter.session_config).begin("default", "tool", {}, check)
+        await ToolTrials(proxy.executors, proxy.grafter.session_config).begin("default", "tool", {}, check)
     assert owners == ["loop"]
     assert await proxy.calls() == []
 
@@ -124,8 +126,8 @@ async def test_only_so_many_run_at_a_time(proxy: Proxy) -> None:
 
     proxy.tools.add("tool", waits)
     await proxy.open()
-    tries = Tries(proxy.executors, proxy.grafter.session_config)
-    calls = [await tries.begin("default", "tool", {}, lambda owner: None) for _ in range(12)]
+    trials = ToolTrials(proxy.executors, proxy.grafter.session_config)
+    calls = [await trials.begin("default", "tool", {}, lambda owner: None) for _ in range(12)]
     await until(lambda: running == 8)
     go.set()
     assert [(await end(proxy, call)).status for call in calls] == [Status.DONE] * 12
