@@ -22,12 +22,12 @@ _MAX_ERROR_TEXT = 1000
 class ResponseWriter:
     """`framing`: of the client's answer, None until the first upstream answer. `streams`: a stream has begun."""
 
-    def __init__(self, wire: Wire, joined: JoinedRounds, *, is_loop: bool) -> None:
+    def __init__(self, wire: Wire, joined: JoinedRounds, *, has_runner: bool) -> None:
         self.framing: Framing | None = None
         self.streams = False
         self._wire = wire
         self._joined = joined
-        self._is_loop = is_loop
+        self._has_runner = has_runner
         self._tail = b""  # the bytes after the upstream's array
         self._last: tuple[object, Document | None] | bytes = b""  # an unstreamed answer: its bytes, or decoded
 
@@ -59,7 +59,7 @@ class ResponseWriter:
         is_later = self._joined.rounds > 1
         if visible is None or (is_later and not reading.has_responses):
             return b""
-        if is_later or (self._is_loop and reading.hides):
+        if is_later or (self._has_runner and reading.hides):
             if reading.goes_on and all(is_empty(one) for one in objects(visible.get("candidates"))):
                 return b""
             visible = self._joined.filled(self._joined.part_of_answer(visible))

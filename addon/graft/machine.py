@@ -54,7 +54,7 @@ class BadAnswer(Exception):
 
 
 class AnswerMachine:
-    """`body`: the loop's first upstream request; None: the answer ends with the first upstream answer. `owners`:
+    """`body`: the Runner's first upstream request; None: the answer ends with the first upstream answer. `owners`:
     decides who runs each call. `clock`: the store's. `loop_id`: the loop that begins the calls, if any.
 
     `reading`: the current upstream answer. `has_unsaved`: the store failed to save a part of the answer."""
@@ -76,7 +76,7 @@ class AnswerMachine:
         self._wire = exchange.wire
         self._rounds = rounds = Rounds(exchange, body, owners, loop_id)
         self._joined = rounds.joined
-        self._writer = ResponseWriter(self._wire, rounds.joined, is_loop=rounds.is_loop)
+        self._writer = ResponseWriter(self._wire, rounds.joined, has_runner=rounds.has_runner)
         self._journal = Journal(exchange, clock, rounds.initial_state, rounds.joined)
         self._markers = markers_of(exchange, loops=rounds.runs_calls)
         self._beginnings_noted = False
@@ -109,7 +109,7 @@ class AnswerMachine:
         if len(resumption.steps) > len(journal.steps):
             self._unfinished = None  # it is complete
         calls = journal.resume(resumption)
-        if not rounds.is_loop:
+        if not rounds.has_runner:
             return []
         if not resumption.steps:
             return self._send(rounds.first())
@@ -124,7 +124,7 @@ class AnswerMachine:
     def begin(self, content_type: str = "") -> list[Effect]:
         """Begin an upstream answer with status 200: the next one, or a retry of the current one."""
         self._take("begin")
-        if not self._rounds.is_loop:
+        if not self._rounds.has_runner:
             self._joined.begin_round()
         self.reading = self._read(content_type)
         self._journal.begin_answer(self.reading.candidates)
@@ -269,8 +269,8 @@ class AnswerMachine:
         reading = self.reading
         if not reading.passes_item(item):
             return self._document(item, item.data)
-        # without a loop the event may lack its last line break: nothing follows the last one
-        is_unchanged = isinstance(item, SseEvent) and not self._rounds.is_loop
+        # without a Runner the event may lack its last line break: nothing follows the last one
+        is_unchanged = isinstance(item, SseEvent) and not self._rounds.has_runner
         data = item.raw if is_unchanged else self._writer.passthrough(item)
         notes = reading.final_notes() if FINISH in item.data else ()
         return [*notes, *self._write(data)] if notes else data

@@ -231,9 +231,10 @@ class LoopRequest:
 
 
 class Rounds:
-    """`body`: the loop's first upstream request; None: no loop. `loop_id`: the loop that begins the calls, if any.
-    `runs_calls`: whether any call of this answer is run. Several candidates are separate turns and the client may
-    continue any of them, so their calls do not run. `resumption`: the broken-off answer that this one continues."""
+    """`body`: the Runner's first upstream request; None: mitmproxy sends the only one. `loop_id`: the loop that begins
+    the calls, if any. `runs_calls`: whether any call of this answer is run. Several candidates are separate turns and
+    the client may continue any of them, so their calls do not run. `resumption`: the broken-off answer that this one
+    continues."""
 
     def __init__(self, exchange: Exchange, body: bytes | None, owners: Owners, loop_id: str | None) -> None:
         self.joined = JoinedRounds()
@@ -268,7 +269,8 @@ class Rounds:
         return ToolLoop(config.max_rounds, config.max_tool_calls, added, rounds, mode)
 
     @property
-    def is_loop(self) -> bool:
+    def has_runner(self) -> bool:
+        """Whether a Runner sends this answer's requests: a single one, or those of a loop."""
         return self._loop is not None
 
     @property
@@ -378,7 +380,7 @@ class Rounds:
 
     def continues(self, token: str) -> bool:
         """Whether the proxy itself asks for the rest of an answer with this token."""
-        if not self.is_loop or not self._exchange.plan.grafts:
+        if not self.has_runner or not self._exchange.plan.grafts:
             return False
         return self.has_one_candidate and self._pieces < _MAX_PIECES and self._piece != token
 

@@ -162,7 +162,7 @@ class Grafting:
                 self.summaries[flow] = outcome.summary
                 runtime.recent.begin(outcome.summary, Bodies(incoming, outcome.body))
             exchange = outcome.exchange or outcome.noted
-            if exchange is not None and self.looping.needs_loop(exchange):
+            if exchange is not None and self.looping.needs_runner(exchange):
                 del self._requests[flow]
                 self.looping.divert(flow, exchange, body, outcome.body)
                 return

@@ -40,9 +40,9 @@ class Looping:
         self.answered_here = FlowState[bool]("answered_here")
         self._answers = FlowState[LoopAnswer]("loop_answer")
 
-    def needs_loop(self, exchange: Exchange) -> bool:
+    def needs_runner(self, exchange: Exchange) -> bool:
         """Whether the answer is a stream, is converted to another format, or may hold calls that the proxy runs. A
-        request without grafted tools needs a loop only for a stream."""
+        request without grafted tools needs the Runner only for a stream."""
         runtime = self.lifecycle.runtime
         if runtime is None:
             return False

@@ -274,7 +274,7 @@ async def test_a_store_that_fails_is_said_so_or_passed_over(
     [
         "graft.grafter.rewrite",
         "graft.session_config.Toolbox",
-        "hooks.looping.Looping.needs_loop",
+        "hooks.looping.Looping.needs_runner",
         "hooks.looping.Looping.divert",
     ],
 )
@@ -286,7 +286,7 @@ async def test_a_mistake_in_a_request_is_told_or_the_request_goes_on_as_it_came(
 
     hooks = make(on_store_error=policy)
     await hooks.tools("get_weather")
-    monkeypatch.setattr("addon.hooks.looping.Looping.needs_loop", lambda *_: where.endswith("divert"))
+    monkeypatch.setattr("addon.hooks.looping.Looping.needs_runner", lambda *_: where.endswith("divert"))
     monkeypatch.setattr(f"addon.{where}", mistaken)
     headers = {"Accept-Encoding": "gzip, br", "x-goog-api-key": "k"}
     untouched = request(body=ASKED, headers=headers)
