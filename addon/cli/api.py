@@ -25,7 +25,7 @@ class ServerEvent(NamedTuple):
     id: str
 
 
-def own_token() -> str:
+def local_token() -> str:
     """This machine's token: TOOLGRAFT_TOKEN, else the state folder's, which is created if missing."""
     try:
         return load_token(Settings(), os.environ) or "off"
@@ -48,7 +48,7 @@ def client_arguments(url: str | None) -> tuple[str, dict[str, Any]]:
     local = url is None or is_loopback(urlsplit(url).hostname or "")
     headers = {"User-Agent": "toolgraft"}
     # This machine's token never goes to another machine; only a token that the user gave does.
-    token = own_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
+    token = local_token() if local else os.environ.get("TOOLGRAFT_TOKEN")
     if token and token != "off":
         headers["Authorization"] = f"Bearer {token}"
     return base, {

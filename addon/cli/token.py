@@ -36,9 +36,9 @@ def show(
     """
     if context.invoked_subcommand is not None:
         return
-    from addon.cli.api import own_token
+    from addon.cli.api import local_token
 
-    token = own_token()
+    token = local_token()
     if as_json:
         output.print_json({"token": token})
     else:

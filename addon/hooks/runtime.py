@@ -48,7 +48,7 @@ from addon.tools.http_connections import Egress
 from addon.tools.mcp_pins import Pins
 from addon.urls import redacted
 from addon.web import tasks
-from addon.web.own_token import own_token
+from addon.web.own_token import token_at_start
 from addon.web.server import Bounds, ControlServer, bind, url_of
 from store.base import Store, StoreError
 from store.budget import Budget
@@ -215,7 +215,7 @@ class Runtime:
             has_mcp = settings.mcp or settings.config  # which may name servers later
             pins = Pins(settings.state / "mcp_pins.json", _write) if has_mcp and settings.mcp_pin else None
             sources = sources_of(settings, pins)
-            token = own_token(settings, environ) if settings.control else None
+            token = token_at_start(settings, environ) if settings.control else None
             listener = bind(*settings.control) if settings.control else None
             if listener is not None:
                 undo.callback(listener.close)

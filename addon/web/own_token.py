@@ -17,7 +17,7 @@ TOKEN_PREFIX = "tg_"
 """The prefix of tokens from `toolgraft token new`. The proxy's own token never has it."""
 
 
-def own_token(settings: Settings, environ: Mapping[str, str]) -> str | None:
+def token_at_start(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """The token of a starting proxy: `load_token`, but a token from `toolgraft token new` is refused, because the
     proxy's own token has all rights. Raises ValueError, OSError."""
     token = load_token(settings, environ)

@@ -14,7 +14,7 @@ from addon.control.app import ControlApp, create_app
 from addon.gateway.front_door import DoorRoute
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
-from addon.web.own_token import own_token
+from addon.web.own_token import token_at_start
 from addon.web.tokens import Tokens
 from store.base import Store
 from store.models import Toolset
@@ -266,7 +266,7 @@ def test_a_made_token_does_not_become_the_proxy_s_own(given: str, tmp_path: Path
     _, made = Tokens(tmp_path).make(["ask"], None, "")
     settings = Settings(state=tmp_path, token=made if given == "option" else "")
     with pytest.raises(ValueError, match="cannot be the proxy's own") as refused:
-        own_token(settings, {"TOOLGRAFT_TOKEN": made})
+        token_at_start(settings, {"TOOLGRAFT_TOKEN": made})
     assert made not in str(refused.value)
 
 
