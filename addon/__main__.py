@@ -7,7 +7,7 @@ from addon.cli.serve import serve
 
 _HELP = ("-h", "--help")
 
-REMOVED = {
+REMOVED_COMMANDS = {
     "completion": "use `toolgraft --install-completion`, or `--show-completion` for the script",
     "store trust-clock": "records expire again a day after the clock jumped",
     "store move": "records cannot be moved to another store. Start with an empty one in graft_store; its tools and"
@@ -23,8 +23,8 @@ def _check(words: Sequence[str]) -> None:
     if words[:1] == ["serve"]:
         names += [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
     for name in names:
-        if name in REMOVED:
-            sys.exit(f"toolgraft: {name} was removed: {REMOVED[name]}")
+        if name in REMOVED_COMMANDS:
+            sys.exit(f"toolgraft: {name} was removed: {REMOVED_COMMANDS[name]}")
 
 
 def main() -> None:

@@ -53,9 +53,6 @@ def option_text(value: Any) -> str:
 OPTIONS = tuple(_option(key, field) for key, field in Settings.model_fields.items())
 USUAL = tuple(option for option in OPTIONS if option.group is Group.USUAL)
 
-REMOVED: dict[str, str] = {}
-"""Replacements for removed options, by their names. A start with one of them ends with a sentence."""
-
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     """Option values by full name, from texts in the form of `--set`: `graft_NAME=VALUE`. Raises ValueError."""
@@ -70,12 +67,5 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def unknown_option(name: str) -> str:
-    if gone := removed(name):
-        return f"{name} {gone}"
     near = difflib.get_close_matches(name, [o.name for o in OPTIONS], 1)
     return f"{name}: there is no such option{f'; did you mean {near[0]}?' if near else ''}"
-
-
-def removed(name: str) -> str:
-    """The end of an error message about a removed option; "" for any other name."""
-    return f"was removed: {REMOVED[name]}" if name in REMOVED else ""

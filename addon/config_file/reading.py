@@ -19,7 +19,7 @@ from addon.core.framing.documents import Document
 from addon.core.security.untrusted import printable
 from addon.core.tools.tool_forms import BadTool
 from addon.graft.session_config import toolset_of
-from addon.options import OPTIONS, Option, option_text, removed
+from addon.options import OPTIONS, Option, option_text
 from addon.settings import Settings, explain
 from addon.urls import redacted
 from store.base import Store
@@ -159,7 +159,7 @@ class _Reader:
         for name, value in self._table(("options",)).items():
             place = ("options", name)
             if name not in _OPTIONS:
-                raise self._error(place, removed(f"graft_{name}") or _unknown(name, _OPTIONS))
+                raise self._error(place, _unknown(name, _OPTIONS))
             found[_OPTIONS[name].name] = self._option(place, _OPTIONS[name], value)
         return found
 

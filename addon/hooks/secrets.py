@@ -9,13 +9,19 @@ from typing import IO, Any
 
 from mitmproxy import ctx, http
 
-from addon.core.security.secrets import PARAMETERS, Redaction, is_secret_header, is_secret_name, masked, secrets_in
+from addon.core.security.secrets import (
+    PARAMETERS,
+    REMOVED_SECRET,
+    Redaction,
+    is_secret_header,
+    is_secret_name,
+    masked,
+    secrets_in,
+)
 from addon.core.security.untrusted import printable
 from addon.hooks.messages import body_of, set_body
 from addon.monitoring.own_secrets import own_secrets
 from addon.settings import Settings
-
-REMOVED = "REMOVED"
 
 DETAILS = 2
 """The lowest `flow_detail` that shows more of a flow than its URL."""
@@ -52,15 +58,15 @@ def clean(message: http.Message) -> None:
     """Remove the secrets from a message's headers and a request's URL, in place."""
     message.headers.fields = tuple((name, _cleaned(name, value)) for name, value in message.headers.fields)
     if isinstance(message, http.Request):
-        message.path = masked(message.path, REMOVED)
+        message.path = masked(message.path, REMOVED_SECRET)
 
 
 def _cleaned(name: bytes, value: bytes) -> bytes:
     if is_secret_header(name):
-        return REMOVED.encode()
+        return REMOVED_SECRET.encode()
     if b"=" not in value:
         return value
-    return masked(value.decode("utf-8", "surrogateescape"), REMOVED).encode("utf-8", "surrogateescape")
+    return masked(value.decode("utf-8", "surrogateescape"), REMOVED_SECRET).encode("utf-8", "surrogateescape")
 
 
 def redact(flow: http.HTTPFlow, redaction: Redaction, settings: Settings) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from addon.core.history.keys import asker_digest
-from addon.core.security.secrets import is_secret_header, masked, secrets_in
+from addon.core.security.secrets import REMOVED_SECRET, is_secret_header, masked, secrets_in
 from addon.core.summaries import CALL_STATES, Summary, fields_of
 from addon.monitoring.own_secrets import own_secrets
 from addon.surfaces.incoming import Incoming
@@ -80,9 +80,6 @@ _CONNECTION_HEADERS = frozenset(
 )
 """Headers that describe the connection, not the request."""
 
-SECRET = "REMOVED"
-"""Replaces the value of a secret header."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
@@ -101,8 +98,8 @@ class Bodies:
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
     """A request without secrets. `client`: the client's body, or what a front door made of it (`at_door`). `sent`: the
-    body that went upstream. `headers`: only those of the request, not of the connection; SECRET replaces secret values.
-    `asker`: the digest of who asked."""
+    body that went upstream. `headers`: only those of the request, not of the connection; secret values are
+    REMOVED_SECRET. `asker`: the digest of who asked."""
 
     session: str
     method: str
@@ -121,7 +118,10 @@ class CleanRequest:
         fields = tuple(incoming.fields)
         redaction = own_secrets.combined_with(secrets_in(incoming.url, fields))
         headers = [
-            (name.decode("latin-1"), SECRET if is_secret_header(name) else redaction.text(masked(_text(value), SECRET)))
+            (
+                name.decode("latin-1"),
+                REMOVED_SECRET if is_secret_header(name) else redaction.text(masked(_text(value), REMOVED_SECRET)),
+            )
             for name, value in fields
             if name.lower() not in _CONNECTION_HEADERS and not name.startswith(b":")
         ]
@@ -129,7 +129,7 @@ class CleanRequest:
         return cls(
             session,
             incoming.method,
-            redaction.text(masked(incoming.url, SECRET)),
+            redaction.text(masked(incoming.url, REMOVED_SECRET)),
             headers,
             client,
             client if bodies.sent is incoming.body else redaction.data(bodies.sent),

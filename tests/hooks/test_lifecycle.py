@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mitmproxy import exceptions
 
-from addon.options import OPTIONS, REMOVED
+from addon.options import OPTIONS
 from addon.settings import Settings
 from store.base import StoreUnavailable
 from store.models import Call
@@ -116,19 +116,6 @@ async def test_an_option_that_nobody_knows_is_an_error(make: Make, caplog: pytes
     hooks.lifecycle._configured = False
     hooks.set(session="again")
     assert "graft_sesion: there is no such option; did you mean graft_session?" in caplog.text
-    assert hooks.lifecycle.runtime is None
-
-
-async def test_a_removed_option_ends_the_start(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(REMOVED, "graft_gone", "use graft_session")
-    hooks = make()
-    hooks.options.update_defer(graft_gone="x")
-    await hooks.done()
-    hooks.lifecycle._configured = False
-    hooks.set(session="again")
-    assert "graft_gone was removed: use graft_session" in caplog.text
     assert hooks.lifecycle.runtime is None
 
 

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from addon.core.security.secrets import masked
-from addon.hooks.secrets import REMOVED, _Masked, clean, masked_lines
+from addon.core.security.secrets import REMOVED_SECRET, masked
+from addon.hooks.secrets import _Masked, clean, masked_lines
 from tests.hooks.harness import request, response
 
 
@@ -76,5 +76,5 @@ def test_a_message_is_cleaned_of_all_of_them() -> None:
     clean(flow.request)
     clean(made)
     assert "s3" not in str(flow.request.headers.fields) + flow.request.path + str(made.headers.fields)
-    assert flow.request.path == f"/v1?key={REMOVED}&x=1"
+    assert flow.request.path == f"/v1?key={REMOVED_SECRET}&x=1"
     assert flow.request.headers["x-other"] == flow.request.headers["x-goog-user-project"] == "stays"

@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from addon.control.addresses import first_of, read_addresses
 from addon.control.differences import differences
+from addon.core.security.secrets import REMOVED_SECRET
 from addon.core.security.untrusted import printable, printable_json
 from addon.graft.grafter import GraftFailed
 from addon.graft.replay import ClientRequest, RecordedRequest, ReplayedRequest, read_only, replay
-from addon.monitoring.recent_requests import MOST, SECRET, CleanRequest
+from addon.monitoring.recent_requests import MOST, CleanRequest
 from addon.surfaces.incoming import Operation
 from addon.surfaces.registry import match_path
 from addon.web.access import needs
@@ -271,7 +272,7 @@ def curl_of(api: ApiContext, request: CleanRequest, side: str) -> str:
             options = ["--proxy", regular, "--cacert", str(addresses.get("ca", ""))]
     try:
         return curl_command(
-            request.method, url, request.headers, _body_of(request, side), secret=SECRET, options=options
+            request.method, url, request.headers, _body_of(request, side), secret=REMOVED_SECRET, options=options
         )
     except UnicodeDecodeError:
         raise Problem(409, "the body of this request is not text: GET …/body has its bytes") from None

@@ -153,6 +153,8 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 MASK = "***"
+REMOVED_SECRET = "REMOVED"
+"""Replaces the secret values of headers and of parameters of URLs, in recordings and in kept requests."""
 SHORTEST = 8
 """The minimum length of a secret to search for. A shorter one would match unrelated text."""
 _NUMBER = re.compile(r"[-+.\deE]+")
