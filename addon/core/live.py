@@ -2,8 +2,9 @@
 
 A `LiveMachine` is fed the frames of both sides and the results of calls, and returns the actions to take:
 
-- The client's `setup` and `contextUpdate` also declare the toolset's tools. No other frame of the client changes.
-- The calls of grafted tools are removed from a `toolCall` and run by the proxy. The client gets the rest.
+- The client's `setup` and `contextUpdate` also declare the toolset's tools.
+- The calls of grafted tools are removed from a `toolCall` and run by the proxy. The client gets the rest. Results
+  for removed calls are dropped from the client's `toolResponse`. No other frame of the client changes.
 - The results of blocking calls go upstream in one frame, in call order, once the last one has arrived. Other results
   go upstream immediately. A call that the model cancels gets no result.
 - While the model waits for a grafted call, the client's `realtimeInput` is held, because the service would close the
@@ -48,6 +49,7 @@ BLOCKING, NON_BLOCKING = "BLOCKING", "NON_BLOCKING"
 _RELEVANT = re.compile(rb'"(?:tool_?[Cc]all|turn_?[Cc]omplete|function_?[Cc]all)')
 _ESCAPES = (b"\\u00", b"\0")
 """The keys for which a service frame must be decoded, and the escapes that may hide them. Most frames are audio."""
+_RESPONSE = re.compile(rb'"tool_?[rR]esponse')
 _BEHAVIORS = ("UNSPECIFIED", BLOCKING, NON_BLOCKING)
 
 
@@ -97,19 +99,22 @@ class LiveActions(NamedTuple):
 
 
 def kind_of(frame: Frame) -> tuple[str, Frame]:
-    """The name of a client frame's first member ("" if the frame is no object), and the frame with valid text."""
+    """What a client frame is: `toolResponse` if it has this member, else the name of its first member that is not null,
+    or "" if the frame is no object. Also the frame with valid text."""
     try:
-        return _first(frame.data), frame
+        return _kind(frame.data), frame
     except Malformed:
         good = Frame(replace_invalid_text(frame.data), frame.text)
     try:
-        return _first(good.data), good
+        return _kind(good.data), good
     except Malformed:
         return "", frame
 
 
-def _first(data: bytes) -> str:
-    return next((member.name for member in members(data)), "")
+def _kind(data: bytes) -> str:
+    found = members(data)
+    names = [one.name for one in found if data[one.start : one.end] != b"null"] or [one.name for one in found]
+    return "toolResponse" if "toolResponse" in names else next(iter(names), "")
 
 
 def id_of(call: Document) -> str | None:
@@ -206,6 +211,7 @@ class LiveMachine:
         self._waiting: dict[str, _WaitingCall] = {}
         # ids of the client's calls that the model waits for, together with grafted calls
         self._client_calls: set[str] = set()
+        self._hidden: set[str] = set()  # Gemini ids of the calls that the client did not get
         self._passed_through: dict[str, str] = {}  # Gemini ids of the calls that the client runs → call ids
         self._steps = 0
         self._before_turn = 0  # the value of `_steps` when the model's turn began
@@ -221,7 +227,10 @@ class LiveMachine:
         if kind in _DECLARING:
             frame = Frame(self._declare_tools(frame.data), frame.text)
         elif kind == "toolResponse":
-            return LiveActions(frame.data, results=self._client_results(frame.data), send=self._release_held())
+            data, results = self._client_results(frame.data)
+            return LiveActions(data, results=results, send=self._release_held())
+        elif not kind and self._hidden and _RESPONSE.search(frame.data):
+            return LiveActions()  # the service might read it
         if self._held_frames or (kind == "realtimeInput" and self.is_blocked):
             self._held_frames.append(frame)
             self._held_bytes += len(frame.data) + _FRAME_COST
@@ -260,7 +269,7 @@ class LiveMachine:
     def _declare_tools(self, data: bytes) -> bytes:
         """A setup or contextUpdate with the toolset's tools. A contextUpdate without tools stays unchanged."""
         document: Document = decode(data)
-        outer = next(iter(document))
+        outer = next(key for key, value in document.items() if camel(key) in _DECLARING and value is not None)
         inner = document[outer]
         if not isinstance(inner, dict):
             return data
@@ -293,16 +302,38 @@ class LiveMachine:
         self._names, self._own = {used: name for name, used in plan.names.items()}, plan.own
         return None if tools == as_list(own) else tools
 
-    def _client_results(self, data: bytes) -> tuple[tuple[str, Document], ...]:
-        """Record the client's results. Returns those of passed-through calls, by call id."""
+    def _client_results(self, data: bytes) -> tuple[bytes | None, tuple[tuple[str, Document], ...]]:
+        """Record the client's results. Returns the frame without those for hidden calls, None if nothing is left, and
+        the results of passed-through calls, by call id."""
+        document = decode(data)
+        key, inner = member_of(document, "toolResponse")
+        own: dict[str, list[Any]] = {}
+        is_changed = False
+        for name, given in inner.items():
+            if camel(name) == "functionResponses":
+                own[name] = [one for one in as_list(given) if not self._is_for_hidden(one)]
+                is_changed = is_changed or len(own[name]) != len(as_list(given))
         results: list[tuple[str, Document]] = []
-        for one in objects(get(member_of(decode(data), "toolResponse")[1], "functionResponses")):
+        for one in objects([one for kept in own.values() for one in kept]):
             gemini_id = str(one.get("id"))
             self._client_calls.discard(gemini_id)
             if gemini_id in self._passed_through and not get(one, "willContinue"):
                 response = one.get("response")
                 results.append((self._passed_through.pop(gemini_id), response if isinstance(response, dict) else {}))
-        return tuple(results)
+        if not is_changed:
+            return data, tuple(results)
+        for name, kept in own.items():
+            inner = with_value(inner, name, kept)
+        visible = with_value(document, key, inner)
+        return encode(visible) if visible else None, tuple(results)
+
+    def _is_for_hidden(self, result: Any) -> bool:
+        """Whether a client's functionResponse is for a call that the client did not get. The service may go by the id
+        or by the name."""
+        if self.passthrough or not isinstance(result, dict):
+            return False
+        gemini_id, name = id_of(result), str(result.get("name"))
+        return gemini_id in self._hidden or name in self._names or (not gemini_id and not self._is_own(name))
 
     # --- the service's frames ---------------------------------------------------------------------------------
 
@@ -348,6 +379,7 @@ class LiveMachine:
             kept_call = call if fault is None else {**call, "args": {}}
             if is_own:
                 own.append(call)
+                self._hidden.discard(str(call.get("id")))
                 slots.append(CallSlot(used, None))
                 if used not in self._free:
                     blocked.append(str(call.get("id")))
@@ -389,6 +421,8 @@ class LiveMachine:
 
     def _awaited(self, gemini_id: str | None, used: str, name: str | None) -> _WaitingCall:
         tool = self.behaviors.get(name or "", ToolBehavior())
+        if gemini_id is not None:
+            self._hidden.add(gemini_id)
         return _WaitingCall(self._steps, gemini_id, used, self._blocks(tool.behavior), tool.scheduling)
 
     def _refuse(self, call: Document, used: str, name: str | None, last: CapturedCall) -> None:

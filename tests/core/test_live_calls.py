@@ -299,6 +299,94 @@ def test_a_connection_that_ends_leaves_nothing_behind() -> None:
     assert made.respond("c1", {"response": {}}) == LiveActions()
 
 
+# --- results of the client for calls that are hidden from it --------------------------------------------------
+
+
+def results(*responses: Any, outer: str = "toolResponse", inner: str = "functionResponses", **more: Any) -> Json:
+    return {outer: {inner: list(responses)}, **more}
+
+
+HIDDEN, OWN = answer("f1", "look", {"a": 1}), answer("f2", "own", {"a": 2})
+UNKNOWN = answer("f9", "own", {})
+SNAKE = {"outer": "tool_response", "inner": "function_responses"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (results(HIDDEN), None),
+        (results(HIDDEN, OWN), results(OWN)),
+        (results(OWN, HIDDEN, UNKNOWN, **SNAKE), results(OWN, UNKNOWN, **SNAKE)),
+        (results(HIDDEN, **SNAKE), None),
+        (results(HIDDEN | {"name": "own"}), None),
+        (results(HIDDEN | {"id": "f9"}), None),
+        (results({"name": "look", "response": {}}), None),
+        (results({"name": "made_up", "response": {}}), None),
+        (results({"id": "f1", "response": {}}), None),
+        (results({"id": "f3", "name": "made_up", "response": {}}), None),
+        (results(HIDDEN | {"willContinue": True}), None),
+        ({"toolResponse": {"functionResponses": HIDDEN}}, None),
+        ({"realtimeInput": None, **results(HIDDEN)}, {"realtimeInput": None}),
+        ({"realtimeInput": {}, **results(HIDDEN)}, {"realtimeInput": {}}),
+        ({"toolResponse": {"functionResponses": [OWN], "function_responses": [HIDDEN]}}, results(OWN)),
+        (results(OWN), results(OWN)),
+        (results({"id": "f2", "response": {}}), results({"id": "f2", "response": {}})),
+        (results({"name": "own", "response": {}}), results({"name": "own", "response": {}})),
+        (results(UNKNOWN), results(UNKNOWN)),
+        (results(), results()),
+        ({"toolResponse": None}, {"toolResponse": None}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("text", [True, False], ids=["text", "binary"])
+@pytest.mark.parametrize("ended", ["open", "answered", "cancelled"])
+def test_a_client_s_result_for_a_hidden_call_never_reaches_the_service(
+    given: Json, expected: Json | None, text: bool, ended: str
+) -> None:
+    made = live(strips=False, own=own_tools("own"))
+    made.from_server(call("look", "own", "made_up"))
+    if ended == "answered":
+        for call_id in ("c1", "c2"):
+            made.respond(call_id, {"response": {}})
+    elif ended == "cancelled":
+        made.from_server(cancellation("f1", "f2", "f3"))
+    data = json.dumps(given).encode()
+    outcome = made.from_client(Frame(data, text))
+    assert passed(outcome) == expected
+    assert outcome.results == ()
+    if expected == given:
+        assert outcome.forward is data
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b'{"toolResponse": {}, "toolResponse": %b}' % json.dumps(results(HIDDEN)["toolResponse"]).encode(),
+        b'{"toolResponse": {}, "tool_response": %b}' % json.dumps(results(HIDDEN)["toolResponse"]).encode(),
+    ],
+)
+def test_a_result_that_cannot_be_read_does_not_go_on_while_calls_are_hidden(given: bytes) -> None:
+    made = live()
+    assert made.from_client(Frame(given)).forward == given
+    made.from_server(call("look"))
+    assert made.from_client(Frame(given)).forward is None
+
+
+def test_a_call_beyond_the_limit_is_hidden_too() -> None:
+    made = live(limits=Limits(1, 1000))
+    made.from_server(call("look", "look", "look"))
+    assert made.from_client(frame(results(answer("f3", "x", {})))).forward is None
+
+
+def test_a_model_that_repeats_its_ids_gets_the_client_s_results() -> None:
+    made = live(strips=False, own=own_tools("own"))
+    made.from_server(call("look"))
+    made.respond("c1", {"response": {}})
+    made.from_server(call("own"))
+    given = frame(results(answer("f1", "own", {})))
+    assert made.from_client(given).forward == given.data
+
+
 # --- passthrough ----------------------------------------------------------------------------------------------
 
 

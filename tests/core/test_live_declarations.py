@@ -57,6 +57,11 @@ CASES: dict[str, tuple[bool, Json, Json]] = {
         {"context_update": {"tools": {"tools": own_tools("own")}}},
         {"context_update": {"tools": {"tools": [*own_tools("own"), GRAFTED]}}},
     ),
+    "contextUpdate behind a member without a value": (
+        True,
+        {"setup": None, "contextUpdate": {"tools": {"tools": own_tools("own")}}},
+        {"contextUpdate": {"tools": {"tools": [GRAFTED]}}},
+    ),
     "contextUpdate that clears": (
         False,
         {"contextUpdate": {"tools": {}, "systemInstruction": {"parts": [{"text": "é"}]}}},
