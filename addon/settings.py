@@ -183,6 +183,15 @@ class Settings(BaseModel):
         ge=0,
         le=_HOUR,
     )
+    proof: Literal["judged", "strict"] = _answers(
+        "judged",
+        "What shows that a turn of the history had hidden calls: `strict` accepts all turns before it, or an id or a "
+        "signature after the same words of the user; `judged` also words and neighbours that cannot be a coincidence.",
+    )
+    askers: Literal["each", "one"] = _answers(
+        "each",
+        "Whose chats are told apart: those of `each` API key or project, or of `one` user whose keys change.",
+    )
     retry_window: Seconds = _answers(
         60.0,
         "After an answer broke off, how long a repeated request continues it, and finished tools keep their results; "

@@ -56,7 +56,6 @@ async def _step(store: Store, number: int, times: dict[str, list[float]]) -> Non
         session="default",
         visible=[{"text": f"Tool call completed: get_weather [{turn_id}]"}],
         steps=[Step(content=content, slots=[Slot(name="get_weather", call_id=call_id)])],
-        user_key=number.to_bytes(16),
         delivered=True,
         created_at=now,
     )

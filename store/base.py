@@ -323,8 +323,8 @@ class Store(Calls):
 
     @abc.abstractmethod
     async def save_turn(self, turn: Turn, calls: Sequence[Call] = (), keys: Sequence[bytes] = ()) -> None:
-        """Insert the turn, or replace the turn of the same id (`bound`, `broke_off` and `created_at` are kept, and
-        `proxy_id` if the new turn has none).
+        """Insert the turn, or replace the turn of the same id (`broke_off` and `created_at` are kept, and `proxy_id` if
+        the new turn has none).
 
         Existing calls stay unchanged: they may have been answered since. Keys are added to the turn's keys. Events
         `turn.created` or `turn.updated`, and `call.created` for each new call.
@@ -353,22 +353,13 @@ class Store(Calls):
         is cheaper."""
 
     @abc.abstractmethod
-    async def bind(
-        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
-    ) -> str | None:
-        """Add these keys to the newest unbound turn of the session with this `user_key`, and mark the turn bound.
-        `exclude`: ids of turns to skip. Returns the turn's id, or None if no turn fits. Of two concurrent callers, one
-        gets the turn. Event `turn.updated`."""
-
-    @abc.abstractmethod
     def revision(self, session: str) -> int | None:
         """A number that grows whenever the results of `look_up` may change; 0 while the session has no turns with
         calls. None: unknown, because other processes write too."""
 
     def changes(self, session: str, since: int) -> LedgerChanges | None:
         """The turns and keys written after this revision, as of this process's last `snapshot` of the session. At that
-        time, earlier results of `look_up` for other turns and keys, and of `bind` for other user keys, were still
-        valid. None: unknown."""
+        time, earlier results of `look_up` for other turns and keys were still valid. None: unknown."""
         return None
 
     @abc.abstractmethod

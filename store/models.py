@@ -58,6 +58,8 @@ class Policy(Record):
     tool_timeout: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     approval_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
     answer_timeout: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] | None = None
+    proof: Literal["judged", "strict"] | None = None
+    askers: Literal["each", "one"] | None = None
     always_approved: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]] | None = None
 
     @classmethod
@@ -271,10 +273,9 @@ class Progress(Record):
 class Turn(Record):
     """One entry of the ledger: what the client received (`visible`, Gemini Parts) for what really happened (`steps`).
 
-    `user_key` is the key of the user turn before it, by which a bare placeholder finds it; b"": none does. `chain` is
-    the encrypted digest of the turns before it; `pair` is its key together with the user turn before it, b"" in records
-    of earlier versions. `delivered`: the client received the whole turn. `bound`: the
-    turn belongs to a bare placeholder, permanently.
+    `chain` is the encrypted digest of the turn with all turns before it; `pair` is its key together with the one turn
+    before it, b"" in records of earlier versions. `before` is the id of the entry behind the model turn before it, ""
+    if that turn was not found. `delivered`: the client received the whole turn.
 
     `request_key` identifies the request, so that a retry finds the turn; b"": none does. `proxy_id` is the proxy that
     makes the answer, and `broke_off` the time at which the answer ended unfinished. `progress` is where a retry
@@ -286,11 +287,10 @@ class Turn(Record):
     visible: list[Document]
     steps: list[Step]
     delivery: Literal["placeholder", "passthrough", "loop"] = "placeholder"
-    user_key: bytes = b""
     chain: bytes = b""
     pair: bytes = b""
+    before: str = ""
     delivered: bool = False
-    bound: bool = False
     model: str = ""
     surface: str = ""
     usage: list[Document] = []

@@ -28,6 +28,8 @@ class SessionView(BaseModel):
     tool_timeout: float
     approval_timeout: float
     answer_timeout: float
+    proof: Literal["judged", "strict"]
+    askers: Literal["each", "one"]
     always_approved: list[str] = Field(
         description="The tools whose calls wait for no approval, as long as the tools stay as they are."
     )
@@ -199,6 +201,8 @@ SESSION: Document = {
     "tool_timeout": 30.0,
     "approval_timeout": 300.0,
     "answer_timeout": 300.0,
+    "proof": "judged",
+    "askers": "each",
     "always_approved": [],
     "overrides": ["delivery"],
     "tools": 1,

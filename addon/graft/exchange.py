@@ -52,8 +52,8 @@ class Exchange:
 
     `request`: the client's; the ledger knows turns by the client's history, under these `keys`. `resumes`: the answer
     that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so that none
-    is mistaken for a turn with hidden calls. `incoming`: for `request_key`. `proxy_id`: the proxy that makes the
-    answer. `summary`: for the log line.
+    is mistaken for a turn with hidden calls. `before`: the id of the entry behind the history's last model turn,
+    if any. `incoming`: for `request_key`. `proxy_id`: the proxy that makes the answer. `summary`: for the log line.
     """
 
     wire: Wire
@@ -64,6 +64,7 @@ class Exchange:
     keys: Keys
     resumes: Paused | None = None
     notes: bool = True
+    before: str = ""
     incoming: Incoming | None = None
     proxy_id: str | None = None
     summary: Summary = field(default_factory=lambda: Summary(""))

@@ -19,6 +19,7 @@ from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
+from addon.core.history.turns import History
 from addon.core.model_names import generation
 from addon.core.summaries import Summary, problem
 from addon.core.tools.tool_plan import Toolbox, ToolCounter, ToolPlan, cannot_use_functions
@@ -251,12 +252,12 @@ class Grafter:
         wire = wire_of(incoming.target)
         path = wire.path(body)
         request = wire.read(body, self.prefixes.find(config.session, path, body) if wire.native else None)
-        keys = self._keys(wire, request, incoming.asker)
         known = request.history.by_turn(incoming.turn_ids)
         fresh = await self.session_config(config.session) if is_expected else config
         if fresh is None:
             return Forward(body)
         config = fresh
+        keys = self._keys(wire, request, "" if config.askers == "one" else incoming.asker)
         target = wire.target
         model = target.model or _model_in(request)
         cached = _text_in(request, "cachedContent")
@@ -286,6 +287,7 @@ class Grafter:
         if isinstance(outcome, (Reply, Abandoned)):
             self._remember(exchange, path)
             return outcome
+        exchange.before = _id_before(request.history, outcome)
         rules = config.rules(
             plan, generation(model), keep_unanswered=True, ids=incoming.takes_ids, kept_by_service=wire.keeps_history
         )
@@ -373,7 +375,14 @@ class Grafter:
             functools.partial(self._missed_turns.report, config.session, keys),
             turn_ids,
             self.true_turns,
+            strict=config.proof == "strict",
         )
+
+
+def _id_before(history: History, hits: Hits) -> str:
+    """The id of the entry behind the last model turn; "" if there is none."""
+    last = next((at for at in range(len(history.turns) - 1, 0, -1) if history.turns[at].side == "model"), 0)
+    return hits[last][-1].turn_id if hits.get(last) else ""
 
 
 def _blocked(exchange: Exchange, hits: Hits) -> Hits | Reply:

@@ -58,15 +58,19 @@ async def hits_of(
     missed: Missed,
     turn_ids: Mapping[int, str],
     true_turns: TrueTurns,
+    *,
+    strict: bool,
 ) -> Hits:
     """The true turns of a history's model turns, by index. `revision`: the ledger's. `turn_ids`: the turn ids that the
-    keeper of the history knows. `true_turns`: a cache by id. Raises StoreUnavailable."""
+    keeper of the history knows. `true_turns`: a cache by id. `strict`: see `Search`. Raises StoreUnavailable."""
     if revision == 0 or not history.turns:
         return {}
     history.identify(body)
     hits, wanted, on = _remembered(store, session, keys, history, revision, turn_ids)
     if wanted:
-        search = Search(store, session, keys, body, history.turns, placeholder, hits, turn_ids, true_turns, revision)
+        search = Search(
+            store, session, keys, body, history.turns, placeholder, hits, turn_ids, true_turns, revision, strict=strict
+        )
         await search.run(wanted)
         remembered = search.remember(wanted)
         for index, miss in search.misses.items():

@@ -12,11 +12,12 @@ import msgspec
 
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, responses_in
-from addon.core.history.keys import marks_of
+from addon.core.history.keys import is_unguessable, marks_of
 from addon.core.history.outcomes import outcome_in, outcome_of, sized, with_omitted
+from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
 from addon.core.history.turns import HistoryTurn
-from addon.core.history.visible import ENOUGH_WORDS, visible_digest
+from addon.core.history.visible import ENOUGH_WORDS, text_of, visible_digest
 from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry
@@ -69,18 +70,18 @@ class Place(NamedTuple):
         return self.turns[self.at]
 
 
-def by_marks(place: Place, found: LedgerMatches) -> Verdict:
-    """The verdict on a turn by echoed marks that only one entry has."""
+def by_marks(place: Place, pair: bytes, found: LedgerMatches) -> Verdict:
+    """The verdict on a turn by its marks: they must be the entry's alone, and the user's turn before it the entry's,
+    too. `pair`: the key of the turn with the one before it."""
     meant: dict[str, None] = {}
     alike: dict[str, None] = {}
-    for (kind, _), key in place.marks.items():
-        ids = found.by_key.get(key, [])
+    for (kind, value), key in place.marks.items():
+        ids = found.by_key.get(key, []) if is_unguessable(kind, value) else []
         if not ids or key in found.crowded or not same(ids, found):
             continue
-        # the service gives each interaction a unique name, also if calls follow its first end
-        if kind != "interaction":
-            if key in found.plain or not any(reads_as(place.turn, found.turns[turn_id]) for turn_id in ids):
-                continue  # the client edited the turn or invented the id
+        if kind != "interaction":  # the service keeps an interaction's history, and gives each one a unique name
+            if key in found.plain or not any(found.turns[turn_id].pair == pair for turn_id in ids):
+                continue  # the client edited the turn, or moved it to another place
             if _follows_its_steps(place, found.turns[ids[0]]):
                 continue
         meant[ids[0]] = None
@@ -88,6 +89,13 @@ def by_marks(place: Place, found: LedgerMatches) -> Verdict:
     if meant and same([*meant], found):
         return Verdict(true_turns([next(iter(meant))], found), alike=tuple(alike))
     return NOTHING
+
+
+def marked_entries(place: Place, found: LedgerMatches) -> list[Entry]:
+    """The entries that read as the turn and have one of its marks, and nothing without calls has it."""
+    keys = [key for mark, key in place.marks.items() if is_unguessable(*mark) and key not in found.plain]
+    ids = dict.fromkeys(turn_id for key in keys for turn_id in found.by_key.get(key, ()))
+    return [found.turns[turn_id] for turn_id in ids if reads_as(place.turn, found.turns[turn_id])]
 
 
 def _follows_its_steps(place: Place, entry: Entry) -> bool:
@@ -104,12 +112,6 @@ def reads_as(turn: HistoryTurn, entry: Entry) -> bool:
     return visible_digest(entry.visible) == turn.digest
 
 
-def _has_changed(turn: HistoryTurn, entry: Entry) -> bool:
-    """Whether the words of the entry are no longer those of the turn: a retry has continued the answer to a different
-    end, and the client has kept the words of the answer that broke off."""
-    return not entry.bound and not reads_as(turn, entry)
-
-
 def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = False) -> Verdict:
     """The verdict by a key that several entries may share: all must mean the same. `named`: the key contains the chat's
     name, so all entries belong to this chat, and the newest delivered one is meant."""
@@ -118,7 +120,8 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
         return Verdict(miss=Miss.PLAIN) if ids else NOTHING
     if not ids:
         return NOTHING
-    if any(_has_changed(place.turn, found.turns[turn_id]) for turn_id in ids):
+    if not all(reads_as(place.turn, found.turns[turn_id]) for turn_id in ids):
+        # a retry has continued the answer to a different end, and the client has kept the words that broke off
         return Verdict(miss=Miss.PLAIN)
     fits = _fitting(place, ids, found)
     if not fits:
@@ -132,21 +135,36 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
     return Verdict(miss=Miss.AMBIGUOUS)
 
 
+def by_bare(place: Place, key: bytes, placeholder: Placeholder, found: LedgerMatches, *, named: bool) -> Verdict:
+    """The verdict on a placeholder without an id by the key of all turns before it. `named`: as for `by_key`."""
+    text = place.turn.full_text(place.body)
+    shown = {turn_id: text_of(found.turns[turn_id].visible) for turn_id in found.by_key.get(key, ())}
+    ids = [turn_id for turn_id, visible in shown.items() if text in placeholder.bare_forms(visible)]
+    if not ids:
+        return NOTHING
+    if key in found.plain:
+        return Verdict(miss=Miss.PLAIN)
+    if named or (key not in found.crowded and same(ids, found)):
+        return Verdict(true_turns(ids[:1], found), alike=tuple(ids))
+    return Verdict(miss=Miss.AMBIGUOUS)
+
+
 def _fitting(place: Place, ids: Sequence[str], found: LedgerMatches) -> Sequence[str]:
-    """The entries that agree with the turn's marks. Clients echo ids and signatures; some invent missing ids."""
+    """The entries that have most of the turn's marks. Clients echo ids and signatures; some invent missing ids."""
     if not place.marks:
         return ids
     calls, others = _split(place.marks)
-    shared: list[str] = []
+    shared: dict[str, int] = {}
     silent: list[str] = []
     for turn_id in ids:
         entry = found.turns[turn_id]
         own_calls, own_others = _split(marks_of([{"parts": entry.visible}, *(step.content for step in entry.steps)]))
-        if calls & own_calls or others & own_others:
-            shared.append(turn_id)
+        if count := len(calls & own_calls) + len(others & own_others):
+            shared[turn_id] = count
         elif not others and not own_calls:
             silent.append(turn_id)
-    return shared or silent
+    most = max(shared.values(), default=0)
+    return [turn_id for turn_id, count in shared.items() if count == most] or silent
 
 
 def _split(marks: Collection[tuple[str, bytes]]) -> tuple[set[bytes], set[bytes]]:
@@ -257,14 +275,15 @@ def true_turn(entry: Entry, calls: Mapping[str, Call]) -> TrueTurn:
         for slot in step.slots
         if slot.call_id is not None
     }
-    text = "".join(str(part["text"]) for part in entry.visible if "text" in part and not part.get("thought"))
     return TrueTurn(
         entry.turn_id,
         steps,
         responses,
-        visible_text=text.strip(),
+        visible_text=text_of(entry.visible),
         passthrough=entry.delivery == "passthrough",
-        chain=b"" if entry.bound else entry.chain,  # a bare placeholder proves nothing
+        chain=entry.chain,
+        pair=entry.pair,
+        before=entry.before,
     )
 
 

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from addon.core.framing.documents import parts_of
 from addon.core.history.keys import Keys, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
-from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, windows
+from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows
+from addon.core.history.visible import visible_digest
 from addon.graft.ledger_evidence import (
     ENOUGH_ALONE,
     NOTHING,
@@ -20,8 +22,10 @@ from addon.graft.ledger_evidence import (
     Miss,
     Place,
     Verdict,
+    by_bare,
     by_key,
     by_marks,
+    marked_entries,
     says_enough,
     true_turns,
 )
@@ -104,20 +108,36 @@ def _nothing(chat: bytes) -> Known:
 
 class Asked(NamedTuple):
     """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
-    and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything."""
+    and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything. `bare`:
+    of a placeholder without an id, or b""."""
 
     history: bytes
     whole: bytes
     windows: tuple[bytes, bytes]
     own: bytes
+    bare: bytes
 
     @property
     def all(self) -> list[bytes]:
-        return [key for key in (self.history, self.whole, *self.windows, self.own) if key]
+        return [key for key in (self.history, self.whole, *self.windows, self.own, self.bare) if key]
 
     @property
     def window(self) -> bytes:
         return self.windows[0]
+
+    @property
+    def pair(self) -> bytes:
+        return self.windows[1]
+
+
+class Named(NamedTuple):
+    """A placeholder in a turn's text: the turn id, the text from the placeholder before it to its end, the part of that
+    text before the placeholder, and the key of that text alone with the turn before it."""
+
+    turn_id: str
+    said: str
+    lead: str
+    pair: bytes
 
 
 _ALIKE = 64
@@ -132,8 +152,9 @@ _FEW = 16
 
 class Search:
     """One search of the ledger for unknown turns of a history. `hits`: the known turns. `turn_ids`: the ids that the
-    keeper of the history knows. `revision`: the ledger's. `marks`: the keys of the model's marks, for turns that may
-    have some. `open`: turns with known words that are not found yet. `bare`: the bare placeholders."""
+    keeper of the history knows. `revision`: the ledger's. `strict`: nothing is judged by words and neighbours.
+    `placeholders`: those of the turns, each on lines of its own. `marks`: the keys of the model's marks, for turns that
+    may have some. `open`: turns with known words that are not found yet. `bare`: placeholders without an id."""
 
     def __init__(
         self,
@@ -147,6 +168,8 @@ class Search:
         turn_ids: Mapping[int, str],
         true_turns: TrueTurns,
         revision: int | None,
+        *,
+        strict: bool,
     ) -> None:
         self.store = store
         self.session = session
@@ -158,99 +181,131 @@ class Search:
         self.turn_ids = turn_ids
         self.true_turns = true_turns
         self.revision = revision
+        self.strict = strict
         self.misses: dict[int, Miss] = {}
         self.found = LedgerMatches()
         self.asked: set[bytes] = set()
         self.known: dict[int, Known] = {}
         self.unsure: list[int] = []
+        self.placeholders: dict[int, list[Named]] = {}
         self.marks: dict[int, dict[tuple[str, bytes], bytes]] = {}
         self.open: list[int] = []
-        self.bare: list[int] = []
+        self.bare: set[int] = set()
+        self._by_id: dict[str, TrueTurn] = {}
         self._asked_by_index: dict[int, Asked] = {}
 
     async def run(self, wanted: Sequence[int]) -> None:
-        await self._by_marks(wanted)
+        self._read(wanted)
+        await self._look_up(wanted)
+        self._by_marks(wanted)
         if self.open:
             await self._by_history()
-        if self.open:
+        if self.open and not self.strict:
             await self._by_neighbours()
-        if not self.store.read_only:
-            for index in self.bare:
-                if index not in self.hits:
-                    await self._bind(index)
+            self._by_links()
 
     # --- proof in the turn itself ---------------------------------------------------------------------------------
 
-    def _read(self, wanted: Sequence[int]) -> dict[int, list[str]]:
-        """Read the turns' marks. Returns the turn ids that are given for the turns, or that their placeholders hold."""
+    def _read(self, wanted: Sequence[int]) -> None:
+        """Read the turns' placeholders and marks."""
         body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
-        ids: dict[int, list[str]] = {}
         for index, key in zip(wanted, keys.owns([turns[index].digest for index in wanted]), strict=True):
             turn = turns[index]
             turn.key = key
             if index in self.turn_ids:
-                ids[index] = [self.turn_ids[index]]
-            elif turn.may_hold_id and (placeholders := placeholder.find(turn.text)):
-                ids[index] = [turn_id for _, _, turn_id in placeholders]
+                continue
+            if turn.may_hold_id and (found := self._placeholders(index)):
+                self.placeholders[index] = found
             if turn.holds & (SIGNATURES | CALLS):
                 self.marks[index] = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
-        return ids
+        others = [index for index in wanted if index not in self.placeholders and index not in self.turn_ids]
+        may_be_bare = placeholder.may_be_bare([turns[index].full_utf8(body) for index in others])
+        for index, may_be in zip(others, may_be_bare, strict=True):
+            if may_be and placeholder.is_bare(turns[index].full_text(body)):
+                self.bare.add(index)
 
-    async def _by_marks(self, wanted: Sequence[int]) -> None:
-        """Find turns by placeholder ids and by echoed marks. Other turns whose words are known go into `open`."""
-        body, keys, turns, placeholder = self.body, self.keys, self.turns, self.placeholder
-        ids = self._read(wanted)
-        verdicts = await self._look_up(ids, wanted)
-        marked = {
-            index: self._by_own_marks(index, verdicts.get(index, NOTHING), ids.get(index, []))
-            for index in sorted(ids.keys() | self.marks.keys())
-        }
-        known = self.found.known
-        unknown = [index for index in wanted if not marked.get(index)]
-        may_be_bare = placeholder.may_be_bare([turns[index].full_utf8(body) for index in unknown])
-        for index, may_be in zip(unknown, may_be_bare, strict=True):
-            turn = turns[index]
-            if may_be and placeholder.is_bare(turn.full_text(body)):
-                self.bare.append(index)
-                self.open.append(index)
-            elif turn.key in known:
-                self.open.append(index)
-            elif index in marked:
-                self._settle(index, NOTHING, keys.chat, turn_ids=ids.get(index, []))
+    def _placeholders(self, index: int) -> list[Named]:
+        """The placeholders with an id in a turn, each on lines of its own, or in a Content of its own. Others are
+        quoted."""
+        turn, before = self.turns[index], self.turns[index - 1].digest
+        if not (found := self.placeholder.find(turn.text)):
+            return []
+        text = turn.text
+        parts = [part for content in turn.contents(self.body) for part in parts_of(content)]
+        texts = [str(part["text"]) for part in parts if "text" in part and not part.get("thought")]
+        shift = max(0, "".join(texts).find(text))
+        edges = {0, len(text), *(end - shift for end in itertools.accumulate(map(len, texts)))}
+        named, at = list[Named](), 0
+        for start, end, turn_id in found:
+            begins = start in edges or text[:start].rstrip(" \t").endswith("\n")
+            if begins and (end in edges or text[end:].lstrip(" \t").startswith("\n")):
+                said = text[at:end].strip()
+                digest = visible_digest([{"text": said}])
+                pair = self.keys.window(self.keys.own(digest), windows([before], digest)[0])
+                named.append(Named(turn_id, said, text[at:start].strip(), pair))
+                at = end
+        return named
 
-    def _by_own_marks(self, index: int, verdict: Verdict, named: Sequence[str]) -> bool:
-        """Settle a turn by its ids, with this verdict, or by its marks. Returns whether it was found."""
-        under = self.keys.chat
-        if not verdict.true and index in self.marks:
-            verdict = by_marks(self._place(index), self.found)
-        if not verdict.true:
-            return False
-        if index in self.turn_ids and verdict.true[0].turn_id == self.turn_ids[index]:
-            # A request with the same bytes may name another turn here, so its neighbours learn nothing.
-            under, verdict = named[0].encode(), Verdict((verdict.true[0].without_chain(),))
-        self._settle(index, verdict, under, turn_ids=named)
-        return True
-
-    async def _look_up(self, ids: Mapping[int, Sequence[str]], wanted: Sequence[int]) -> dict[int, Verdict]:
-        """Look up the entries with these ids and marks, and which turns' words are known. Returns the verdicts
-        on turns with ids."""
-        turn_ids = dict.fromkeys(itertools.chain.from_iterable(ids.values()))
-        by_id = self.true_turns.find(self.session, self.revision, turn_ids)
-        unknown = [turn_id for turn_id in turn_ids if turn_id not in by_id]
-        named = {index for index, mine in ids.items() if not by_id.keys().isdisjoint(mine)}
-        known = [self.turns[index].key for index in wanted if index not in named]
+    async def _look_up(self, wanted: Sequence[int]) -> None:
+        """Look up the entries with the turns' ids and marks, and which turns' words are known."""
+        named = [one for mine in self.placeholders.values() for one in mine]
+        turn_ids = dict.fromkeys([*(self.turn_ids[at] for at in wanted if at in self.turn_ids)])
+        turn_ids |= dict.fromkeys(one.turn_id for one in named)
+        self._by_id = self.true_turns.find(self.session, self.revision, turn_ids)
+        unknown = [turn_id for turn_id in turn_ids if turn_id not in self._by_id]
         asked = [key for marks in self.marks.values() for key in marks.values()]
-        if len(wanted) <= _FEW:
-            asked += [key for index in wanted for key in self._asked_of(index).all]
+        asked += [one.pair for one in named]
+        few = wanted if len(wanted) <= _FEW else [*self.placeholders]
+        asked += [key for index in few if index not in self.turn_ids for key in self._asked_of(index).all]
+        known = [self.turns[index].key for index in wanted]
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):
-            by_id[true.turn_id] = true
+            self._by_id[true.turn_id] = true
             self.true_turns.keep(self.session, self.revision, true)
-        return {
-            index: Verdict(tuple([by_id[one] for one in dict.fromkeys(mine) if one in by_id]))
-            for index, mine in ids.items()
-        }
+
+    def _by_marks(self, wanted: Sequence[int]) -> None:
+        """Find turns by placeholder ids and by echoed marks. Other turns whose words are known go into `open`."""
+        for index in wanted:
+            named = self.placeholders.get(index, [])
+            if (given := self._by_id.get(self.turn_ids.get(index, ""))) is not None:
+                # A request with the same bytes may name another turn here, so its neighbours learn nothing.
+                under, verdict = given.turn_id.encode(), Verdict((given.without_chain(),))
+                self._settle(index, verdict, under, turn_ids=[given.turn_id])
+                continue
+            verdict = NOTHING
+            if named:
+                verdict = Verdict(self._by_ids(index, named))
+            if not verdict.true and index in self.marks:
+                verdict = by_marks(self._place(index), self._asked_of(index).pair, self.found)
+            if verdict.true:
+                self._settle(index, verdict, self.keys.chat, keys=[*(one.pair for one in named)])
+            elif index in self.bare or self.turns[index].key in self.found.known:
+                self.open.append(index)
+            elif named or index in self.marks:
+                is_moved = any(one.turn_id in self._by_id for one in named)
+                self._settle(index, Verdict(miss=Miss.CONTEXT) if is_moved else NOTHING, self.keys.chat)
+
+    def _by_ids(self, index: int, named: Sequence[Named]) -> tuple[TrueTurn, ...]:
+        """The true turns of a turn's placeholders. The turn must read as the entry and follow the same words of the
+        user. If clients have joined several turns, the first one must; each other must follow the one before it, or
+        repeat one."""
+        asked, true = self._asked_of(index), self._by_id.get(named[-1].turn_id)
+        if true is not None and true.pair == asked.pair and asked.pair not in self.found.plain:
+            return (true,)
+        if asked.history in self.found.plain:
+            return ()
+        found: dict[str, TrueTurn] = {}
+        used = self._used_ids()
+        for one in named:
+            if (true := self._by_id.get(one.turn_id)) is None:
+                continue
+            is_first = one is named[0] and true.pair == one.pair and one.pair not in self.found.plain
+            follows = bool(found) and not self.strict and true.before in found and true.visible_text == one.said
+            repeats = not one.lead and true.turn_id in used | found.keys()
+            if is_first or follows or repeats:
+                found[true.turn_id] = true
+        return tuple(found.values())
 
     # --- proof by the turns before it -----------------------------------------------------------------------------
 
@@ -262,11 +317,17 @@ class Search:
         unclear: list[int] = []
         for index, mine in asked.items():
             proof = self._by_all_before(self._place(index), mine)
+            if index in self.bare and (proof is None or proof.true):
+                bare = by_bare(self._place(index), mine.bare, self.placeholder, self.found, named=self.keys.is_named)
+                if proof is not None and bare.true:
+                    proof = Verdict(miss=Miss.AMBIGUOUS)  # the same words, spoken by the model
+                elif proof is None and (bare is not NOTHING or self.turns[index].key not in self.found.known):
+                    proof = bare
             if proof is None:
                 unproved.append(index)
                 continue
             self._settle(index, proof, self.keys.root, keys=mine.all)
-            if proof.miss is Miss.AMBIGUOUS:
+            if proof.miss is Miss.AMBIGUOUS and index not in self.bare:
                 unclear.append(index)
         claims = {index: self._by_words(self._place(index), asked[index]) for index in unproved}
         claimed = Counter(true.turn_id for claim in claims.values() for true in claim.true)
@@ -292,8 +353,12 @@ class Search:
             keys.whole(turn.key, turn.chain),
             (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
             turn.key if is_telling else b"",
+            self._bare_key(index) if index in self.bare else b"",
         )
         return asked
+
+    def _bare_key(self, index: int) -> bytes:
+        return self.keys.bare(chain_without_ids(self.turns[:index], self.body, self.placeholder))
 
     def _by_all_before(self, place: Place, asked: Asked) -> Verdict | None:
         """The verdict on a turn by all turns before it. The history may be the end of a longer one, so turns at the end
@@ -311,7 +376,11 @@ class Search:
     def _by_words(self, place: Place, asked: Asked) -> Verdict:
         """The verdict by words that cannot coincide: all that the client still sends up to the turn, or its own."""
         found, body, at = self.found, place.body, place.at
-        own = by_key(place, asked.own, found) if asked.own else Verdict(miss=Miss.CONTEXT)
+        if self.strict:
+            return Verdict(miss=Miss.CONTEXT)
+        # a placeholder can be copied into any chat
+        counts = asked.own and at not in self.placeholders
+        own = by_key(place, asked.own, found) if counts else Verdict(miss=Miss.CONTEXT)
         if asked.window in found.by_key:
             claim = by_key(place, asked.window, found)
             sent = self.turns[max(0, at + 1 - 2 * WINDOWS) : at + (1 if own.true else 0)]
@@ -390,6 +459,32 @@ class Search:
             if turn.key and turn.key not in self.found.known and turn.word_count(self.body) >= ENOUGH_ALONE:
                 yield turn
 
+    def _by_links(self) -> None:
+        """Find turns with an id or a mark by the known turn right before or after them, whose record names the other:
+        the words between them may have changed."""
+        for indices in (self.open, [*reversed(self.open)]):
+            for index in indices:
+                if index in self.hits:
+                    continue
+                before = {true.turn_id for true in self.hits.get(index - 2, ())}
+                after = {true.before for true in self.hits.get(index + 2, ())}
+                for true in self._marked(index):
+                    if (true.before in before or true.turn_id in after) and true.turn_id not in self._used_ids():
+                        ids = [*before, *(one.turn_id for one in self.hits.get(index + 2, ()))]
+                        mine = self._asked_of(index).all
+                        self._settle(index, Verdict((true,)), self.keys.chat, turn_ids=ids, keys=mine)
+                        break
+
+    def _marked(self, index: int) -> list[TrueTurn]:
+        """The entries that read as a turn and have its id, or a mark of it."""
+        turn = self.turns[index]
+        named = [self._by_id.get(one.turn_id) for one in self.placeholders.get(index, ()) if one.said == turn.text]
+        entries = marked_entries(self._place(index), self.found)
+        return [
+            *(true for true in named if true is not None and true.visible_text == turn.text),
+            *true_turns([entry.turn_id for entry in entries], self.found),
+        ]
+
     def _line(self, index: int) -> bytes:
         """The chain that a known turn had when it was stored, or b""."""
         turn, true = self.turns[index], self.hits.get(index, ())
@@ -433,22 +528,6 @@ class Search:
         chains = {self.keys.mask_chain(entry.turn_id.encode(), entry.chain): entry.pair or pair for entry in entries}
         return [(chain, pair) for chain, pair in chains.items() if _extended(chain, between) == line]
 
-    # --- bare placeholders ----------------------------------------------------------------------------------------
-
-    async def _bind(self, index: int) -> None:
-        """Bind a bare placeholder to a step that it can mean and that the history does not contain yet. The binding
-        covers all turns before it: another chat may have one after the same words and mean another step."""
-        turn, keys, user = self.turns[index], self.keys, self.keys.user(self.turns[index - 1].digest)
-        bound = [keys.history(turn.key, turn.chain), keys.whole(turn.key, turn.chain)]
-        if bound[1] in self.found.by_key:
-            return  # bound under another system instruction; its words do not prove that it is this step
-        turn_id = await self.store.bind(self.session, user, bound, exclude=self._used_ids())
-        if turn_id is None:
-            self._settle(index, NOTHING, keys.root, keys=[user])  # until a step appears that it can mean
-        else:
-            found = await self.store.look_up(self.session, turn_ids=[turn_id])
-            self._settle(index, Verdict(true_turns([turn_id], found)), keys.root, keys=bound)
-
     # --- the findings ---------------------------------------------------------------------------------------------
 
     def remember(self, wanted: Sequence[int]) -> int:
@@ -485,8 +564,7 @@ class Search:
             return true
         entries = [self.found.turns[turn_id] for turn_id in {true[0].turn_id, *verdict.alike}]
         chains = {
-            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain and not entry.bound else b""
-            for entry in entries
+            self.keys.mask_chain(entry.turn_id.encode(), entry.chain) if entry.chain else b"" for entry in entries
         }
         return true if len(chains) == 1 else (true[0].without_chain(),)
 
@@ -513,7 +591,8 @@ class Search:
             self.unsure.append(index)
         on = frozenset([*keys, *marks.values()]) if keys or marks else _NO_KEYS
         ids = {turn_id for key in on for turn_id in found.by_key.get(key, ())} if on else set()
-        ids.update(turn_ids, [true.turn_id for true in verdict.true])
+        ids.update(turn_ids, [one.turn_id for one in self.placeholders.get(index, ())])
+        ids.update([true.turn_id for true in verdict.true])
         self.known[index] = Known(under, verdict.true, frozenset(ids), on)
 
 

@@ -83,9 +83,6 @@ class _ReadOnly:
             raise StoreUnavailable(f"read-only: {name} is not available")
         return getattr(self._store, name)
 
-    async def bind(self, *_: object, **__: object) -> None:
-        return None
-
     async def settle_lost(self) -> Sequence[Call]:
         return ()
 

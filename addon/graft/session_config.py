@@ -36,6 +36,8 @@ class SessionConfig:
     tool_timeout: float
     approval_timeout: float
     answer_timeout: float
+    proof: Literal["judged", "strict"]
+    askers: Literal["each", "one"]
     always_approved: Mapping[str, str]  # the versions of tools whose calls need no approval, by name
     max_tool_calls: int | None = None  # for the whole answer, from the request
     flattens: bool = False  # whether undeclared calls in the history become text, as with `strip`

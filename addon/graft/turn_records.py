@@ -10,8 +10,8 @@ from addon.core.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
-from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, windows
-from addon.core.history.visible import prefix_digests_of, visible_digest
+from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows
+from addon.core.history.visible import prefix_digests_of, text_of, visible_digest
 from addon.core.live import LiveStep
 from addon.graft.exchange import Exchange, new_turn_id
 from addon.graft.machine_protocol import Note, Save
@@ -39,7 +39,8 @@ class RecordSource(Protocol):
 def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     """The keys of a turn with these visible parts: of its own words, of its words with all or some of the turns before
     it, and of the model's marks."""
-    return [*_word_keys(exchange, visible_digest(visible)), *_mark_keys(exchange, visible)]
+    keys = [*_word_keys(exchange, visible_digest(visible)), *_mark_keys(exchange, visible)]
+    return [*keys, _bare_key(exchange)] if exchange.config.placeholder.find(text_of(visible)) else keys
 
 
 def note_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> Note:
@@ -48,6 +49,8 @@ def note_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) 
     keys = _word_keys(exchange, digest)
     if marked:
         keys += _mark_keys(exchange, marked)
+        if exchange.config.placeholder.is_bare(text_of(marked)):
+            keys.append(_bare_key(exchange))
     return Note(keys, exchange.keys.mask_chain(keys[0], _chain(exchange, digest)))
 
 
@@ -63,6 +66,12 @@ def _chain(exchange: Exchange, digest: bytes) -> bytes:
 
 def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     return [exchange.keys.mark(*mark) for mark in marks_of([{"parts": list(visible)}])]
+
+
+def _bare_key(exchange: Exchange) -> bytes:
+    """The key of a placeholder whose id a client drops."""
+    body, placeholder = exchange.request.body, exchange.config.placeholder
+    return exchange.keys.bare(chain_without_ids(_turns(exchange), body, placeholder))
 
 
 def step_of(candidate: Candidate) -> Step:
@@ -85,7 +94,6 @@ def turn_of(
     """A turn that is not marked as delivered: until the client has all of it, a retry continues it. `usage`: the
     usageMetadata of each request of the turn."""
     delivery = exchange.config.delivery
-    shows_placeholder = any(turn_id in part["text"] for part in visible if isinstance(part.get("text"), str))
     keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(visible)
     pair = windows([turn.digest for turn in turns[-1:]], digest)
     return Turn(
@@ -94,9 +102,9 @@ def turn_of(
         visible=list(visible),
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
-        user_key=keys.user(turns[-1].digest) if shows_placeholder and turns else b"",
         chain=keys.mask_chain(turn_id.encode(), _chain(exchange, digest)),
         pair=keys.window(keys.own(digest), pair[0]) if pair else b"",
+        before=exchange.before,
         model=exchange.model,
         surface=exchange.target.surface,
         usage=list(usage),

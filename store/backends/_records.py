@@ -95,7 +95,6 @@ class TurnState(msgspec.Struct):
 
     created_at: float
     delivered: bool = False
-    bound: bool = False
     broke_off: float | None = None
     proxy_id: str | None = None
 

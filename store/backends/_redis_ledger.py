@@ -7,7 +7,7 @@ from typing import NamedTuple
 from store.backends import _redis_values as values
 from store.backends import _rules as rules
 from store.backends import _states as states
-from store.backends._redis_base import NEAR, Stale, Transaction, body_of, transact
+from store.backends._redis_base import NEAR, Transaction, body_of, transact
 from store.backends._redis_calls import RedisCalls, put_call, scored
 from store.backends._redis_client import Script
 from store.base import MATCHES, OutcomeUnknown, TakeOverUnknown
@@ -60,15 +60,13 @@ def turn_entries(turn: Turn | None, keys: Sequence[bytes]) -> Entries:
     """`turn` None: it is unreadable."""
     flags = [b"0", b"1"] if turn is None else [b"1" if turn.delivered else b"0"]
     entries = {"key": {values.prefix(key, flag) for key in keys for flag in flags}}
-    if turn and turn.user_key and not turn.bound:
-        entries["asked"] = {values.prefix(turn.user_key)}
     if turn and turn.request_key and not turn.delivered:
         entries["request"] = {values.prefix(turn.request_key)}
     return entries
 
 
 def index_turn(tx: Transaction, turn_id: str | bytes, was: Entries, now: Entries) -> None:
-    for name in ("key", "asked", "request"):
+    for name in ("key", "request"):
         before, after = was.get(name, set()), now.get(name, set())
         tx.index(name, "turns", turn_id, *(before - after), remove=True)
         tx.index(name, "turns", turn_id, *(after - before))
@@ -99,7 +97,7 @@ class RedisLedger(RedisCalls):
             put_turn(tx, old, new, calls=[call.call_id.encode() for call in fresh], keys=keys)
             for offset, call in enumerate(fresh):
                 put_call(tx, None, call, offset=offset)
-            tx.touch([turn.turn_id], [*keys, turn.user_key])
+            tx.touch([turn.turn_id], keys)
 
         await transact(self, session, compute)
 
@@ -157,35 +155,6 @@ class RedisLedger(RedisCalls):
             if best := [one for turn_id in ids[:matches] if (one := turn_id.decode()) in found.turns]:
                 found.by_key[asked[at]] = best
         return found
-
-    async def bind(
-        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
-    ) -> str | None:
-        if not user_key:
-            return None
-        start = values.prefix(user_key)
-        low, high = values.within(start)
-        excluded = {turn_id.encode() for turn_id in exclude}
-
-        def compute(tx: Transaction) -> str | None:
-            (entries,) = tx.need(
-                ("ZREVRANGEBYLEX", self.keys.of(session, "asked"), high, low, "LIMIT", 0, len(excluded) + 1)
-            )
-            free = [turn_id for turn_id in values.ids_of(entries, start) if turn_id not in excluded]
-            if not free:
-                return None
-            (value,) = tx.get("turn", free[0])
-            old = read_turn(self, value) if value else None
-            if old is None or old.record is None:
-                return None
-            if old.record.bound or old.record.user_key != user_key:
-                raise Stale
-            turn = old.record.model_copy(update={"bound": True})
-            put_turn(tx, old, turn, keys=keys)
-            tx.touch([turn.turn_id], keys)
-            return turn.turn_id
-
-        return await transact(self, session, compute)
 
     def revision(self, session: str) -> int | None:
         self.check_open()

@@ -51,7 +51,7 @@ def replaced(old: Turn | TurnState | None, new: Turn) -> Turn:
     """`new`, with the fields of `old` that outlive a replacement."""
     if old is None:
         return new
-    preserved: dict[str, Any] = {"bound": old.bound, "broke_off": old.broke_off, "created_at": old.created_at}
+    preserved: dict[str, Any] = {"broke_off": old.broke_off, "created_at": old.created_at}
     if new.proxy_id is None:
         preserved["proxy_id"] = old.proxy_id
     changed = {name: value for name, value in preserved.items() if getattr(new, name) != value}

@@ -159,6 +159,11 @@ MIGRATIONS = (
     """
     ALTER TABLE call ADD COLUMN parts TEXT;
     """,
+    """
+    DROP INDEX turn_unbound;
+    ALTER TABLE turn DROP COLUMN user_key;
+    ALTER TABLE turn DROP COLUMN bound;
+    """,
 )
 """The script at index n migrates a database from `user_version` n to n + 1.
 

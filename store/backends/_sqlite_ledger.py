@@ -51,14 +51,13 @@ class SqliteLedger(SqliteBase):
             stored = records.versioned(record)
             if row is None:
                 seq = tx.db.execute(
-                    "INSERT INTO turn (session, turn_id, user_key, bound, created_at, record, request_key)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (turn.session, turn.turn_id, turn.user_key, turn.bound, turn.created_at, stored, retry_key),
+                    "INSERT INTO turn (session, turn_id, created_at, record, request_key) VALUES (?, ?, ?, ?, ?)",
+                    (turn.session, turn.turn_id, turn.created_at, stored, retry_key),
                 ).lastrowid
                 tx.record(turn.session, "turn.created", record)
             else:
                 seq = row[0]
-                tx.db.execute("UPDATE turn SET user_key = ?, record = ? WHERE seq = ?", (turn.user_key, stored, seq))
+                tx.db.execute("UPDATE turn SET record = ? WHERE seq = ?", (stored, seq))
                 if row[2] != retry_key:  # most writes do not touch its index
                     tx.db.execute("UPDATE turn SET request_key = ? WHERE seq = ?", (retry_key, seq))
                 if old and old.delivered != turn.delivered:
@@ -83,7 +82,7 @@ class SqliteLedger(SqliteBase):
                 ).rowcount:
                     tx.calls.append(call)
                     tx.record(call.session, "call.created", data)
-            tx.touch(turn.session, [turn.turn_id], [*keys, turn.user_key])
+            tx.touch(turn.session, [turn.turn_id], keys)
 
     async def look_up(
         self,
@@ -144,29 +143,6 @@ class SqliteLedger(SqliteBase):
                 if len(of_key) < most:
                     of_key.append(turn)
         return turns
-
-    async def bind(
-        self, session: str, user_key: bytes, keys: Sequence[bytes], *, exclude: Collection[str] = ()
-    ) -> str | None:
-        if not user_key:
-            return None
-        with Transaction(self) as tx:
-            row = tx.db.execute(
-                "SELECT seq, record FROM turn WHERE session = ? AND user_key = ? AND bound = 0 AND user_key <> x''"
-                " AND turn_id NOT IN (SELECT value FROM json_each(?)) ORDER BY seq DESC LIMIT 1",
-                (session, user_key, rules.json_text(list(exclude))),
-            ).fetchone()
-            if row is None:
-                return None
-            if (turn := records.read(Turn, row[1])) is None:
-                return None
-            turn = turn.model_copy(update={"bound": True})
-            record = turn.model_dump_json()
-            tx.db.execute("UPDATE turn SET bound = 1, record = ? WHERE seq = ?", (records.versioned(record), row[0]))
-            _add_keys(tx.db, turn, row[0], keys)
-            tx.record(session, "turn.updated", record)
-            tx.touch(session, [turn.turn_id], keys)
-        return turn.turn_id
 
     def revision(self, session: str) -> int | None:
         if self.read_only:

@@ -82,7 +82,7 @@ class Capture:
             session=session,
             visible=[{"text": f"Tool call completed [{call.turn_id}]"}],
             steps=[Step.model_validate({"content": content, "slots": [{"name": name, "call_id": call_id}]})],
-            user_key=b"\xff\x00key",
+            pair=b"\xff\x00key",
             usage=[{"totalTokenCount": 3}],
             created_at=now,
         )

@@ -72,7 +72,7 @@ def test_wait_answers_when_the_result_is_there(
 
 def raw_request(session: Session, contents: list[Json], host: str, prefix: str) -> bytes:
     request = httpx2.Request("POST", f"http://{host}{prefix}{PATH}generateContent", json={"contents": contents})
-    head = f"POST {prefix}{PATH}generateContent HTTP/1.1\r\nHost: {host}\r\nx-goog-api-key: k\r\n"
+    head = f"POST {prefix}{PATH}generateContent HTTP/1.1\r\nHost: {host}\r\nx-goog-api-key: {KEY['x-goog-api-key']}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(request.content)}\r\n\r\n"
     return head.encode() + request.content
 

@@ -37,7 +37,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
     for name in ("one", "two"):
         await store.put_toolset(name, Toolset(declarations=[{"name": "get_weather"}]))
     for turn in ("t1", "t2"):
-        await save(store, turn, keys=[turn.encode(), b"both"], call=WORKERS, user_key=b"user")
+        await save(store, turn, keys=[turn.encode(), b"both"], call=WORKERS)
     for number in (1, 2):
         await store.add_response(Response(response_id=f"r{number}", session="one", document={}, created_at=NOW))
     await store.put_cached_tools(CachedTools(session="one", cached_content="c", names={}, created_at=NOW))

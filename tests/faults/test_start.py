@@ -41,6 +41,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "client_tools": WORDS,
     "delivery": ("x",),
     "on_pending": ("x",),
+    "proof": ("x",),
+    "askers": ("x",),
     "pending_timeout": (*NUMBERS, "3601"),
     "placeholder": (
         *("", "done", "{turn_id}", "{turn_id}{turn_id} done", "{names} done", "{x} {turn_id}", "{turn_id"),

@@ -159,7 +159,6 @@ class World:
                 session=session,
                 visible=[{"text": "hi"}],
                 steps=[step],
-                user_key=b"key",
                 created_at=now,
             )
             await self.store.save_turn(turn, [call])

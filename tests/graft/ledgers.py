@@ -7,8 +7,8 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.keys import Keys, asker_digest, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
-from addon.core.history.turns import chain_key, windows
-from addon.core.history.visible import visible_digest
+from addon.core.history.turns import chain_key, chain_without_ids, windows
+from addon.core.history.visible import text_of, visible_digest
 from addon.graft import ledger
 from addon.graft.ledger_evidence import Miss
 from addon.graft.ledger_search import Hits, TrueTurns
@@ -58,6 +58,10 @@ async def kept(
     """Save an entry of one call for the last turn of the history; `root`: arguments of `keys_of`."""
     keys = keys_of(store, **root or {})
     chain, found_by = made(keys, history, true)
+    if PLACEHOLDER.find(text_of(history[-1]["parts"])):
+        before = read(history[:-1])
+        before.history.identify(before.body)
+        found_by.append(keys.bare(chain_without_ids(before.history.turns, before.body, PLACEHOLDER)))
     one = Call(
         call_id=f"call_{n}",
         session=session,
@@ -70,7 +74,6 @@ async def kept(
     known = {
         "visible": (true if true and digest(true) == digest(history[-1]) else history[-1])["parts"],
         "delivered": True,
-        "user_key": keys.user(digest(history[-2])),
         "chain": keys.mask_chain(turn_id(n).encode(), chain),
         "pair": keys.window(keys.own(digest(history[-1])), windows([digest(history[-2])], digest(history[-1]))[0]),
     }
@@ -103,10 +106,14 @@ async def look_up(
     keys: Keys,
     missed: ledger.Missed = lambda turn, miss: None,
     cache: TrueTurns | None = None,
+    *,
+    strict: bool = False,
 ) -> Hits:
     revision, cache = store.revision(session), cache or TrueTurns(store, Budget())
     body, history = request.body, request.history
-    return await ledger.hits_of(store, session, revision, keys, body, history, PLACEHOLDER, missed, {}, cache)
+    return await ledger.hits_of(
+        store, session, revision, keys, body, history, PLACEHOLDER, missed, {}, cache, strict=strict
+    )
 
 
 async def hits_of(store: Store, request: Request, session: str = "default", **root: str) -> Hits:
@@ -124,7 +131,14 @@ async def missed(store: Store, contents: Sequence[Document], **root: str) -> dic
 async def found(
     store: Store, contents: Sequence[Document], session: str = "default", **root: str
 ) -> dict[int, list[str]]:
-    hits = await hits_of(store, read(contents), session, **root)
+    return ids_of(await hits_of(store, read(contents), session, **root))
+
+
+async def found_strictly(store: Store, contents: Sequence[Document]) -> dict[int, list[str]]:
+    return ids_of(await look_up(store, read(contents), "default", keys_of(store), strict=True))
+
+
+def ids_of(hits: Hits) -> dict[int, list[str]]:
     return {index: [true.turn_id for true in true_turns] for index, true_turns in hits.items()}
 
 

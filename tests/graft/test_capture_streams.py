@@ -291,5 +291,5 @@ async def test_a_call_behind_a_finish_reason_has_a_placeholder(graft: Graft, las
     assert len(await graft.calls()) == calls
     for one in await graft.calls():
         await graft.store.answer("default", one.call_id, result={"n": one.args["n"]})
-    contents = await graft.contents([user("a"), model(visible), user("b")])
+    contents = await graft.contents([*ASKED["contents"], model(visible), user("b")])
     assert str(contents).count("'functionResponse'") == calls

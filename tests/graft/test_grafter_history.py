@@ -18,8 +18,8 @@ async def test_a_placeholder_is_found_by_its_id_in_a_chat_that_was_cut_at_its_fr
     await graft.tools(WEATHER)
     one = await graft.ask([user("a")], answer(call(args={"n": 1}, id="x", signature="c2ln")))
     await answer_all(graft, {"n": 1})
-    out = await graft.contents([user("something else"), one, user("?")])
-    assert out[1:3] == [model(call(args={"n": 1}, id="x", signature="c2ln")), user(response(value={"n": 1}, id="x"))]
+    out = await graft.contents([user("something else"), model("b"), user("a"), one, user("?")])
+    assert out[3:5] == [model(call(args={"n": 1}, id="x", signature="c2ln")), user(response(value={"n": 1}, id="x"))]
 
 
 async def test_a_placeholder_of_another_session_stays_text_even_beside_a_step_of_the_same_words(graft: Graft) -> None:
@@ -132,22 +132,46 @@ async def test_the_same_chat_twice_is_told_apart_by_the_ids_of_its_calls(graft: 
     assert out[1] == model(call(id="one", signature="one"))
 
 
-async def test_a_bare_placeholder_is_bound_once_and_for_good(graft: Graft) -> None:
+async def test_a_placeholder_without_its_id_is_its_step_until_another_chat_begins_alike(graft: Graft) -> None:
     await graft.tools(WEATHER)
     bare = [user("hi"), model("Tool call completed"), user("?")]
     assert await graft.contents(bare) == bare
     await graft.ask([user("hi")], answer(call(args={"n": 1})))
     await answer_all(graft, {"t": 1})
-    first = await graft.contents(bare)
-    assert first[1] == model(call(args={"n": 1}))
+    assert (await graft.contents(bare))[1] == model(call(args={"n": 1}))
     await graft.ask([user("hi")], answer(call(args={"n": 2})))
     await answer_all(graft, {"t": 2})
-    assert await graft.contents(bare) == first
+    assert await graft.contents(bare) == bare
     other = [user("bye"), model("Tool call completed: get_weather"), user("?")]
     assert await graft.contents(other) == other
 
 
-async def test_a_second_bare_placeholder_after_the_same_words_is_bound_to_the_next_step(graft: Graft) -> None:
+async def test_words_that_a_model_imitates_are_no_call(graft: Graft) -> None:
+    """A turn without calls is noted, and is none in any chat."""
+    await graft.tools(WEATHER)
+    await graft.ask([user("hi")], answer(call()))
+    await answer_all(graft, {"t": 1})
+    said = await graft.ask([user("hi")], answer("Tool call completed: get_weather"))
+    chat = [user("hi"), said, user("?")]
+    assert await graft.contents(chat) == chat
+
+
+async def test_an_id_is_no_token_for_whoever_has_it(graft: Graft) -> None:
+    """A model quotes the id of another user's chat, which the user has pasted."""
+    await graft.tools(WEATHER)
+    shown = await graft.ask([user("hi")], answer(call()), asker="key:one")
+    await answer_all(graft, {"t": 1})
+    line = shown["parts"][0]["text"]
+    for asker in ("key:one", "key:two"):
+        for said in (f"You mean: {line}", line):
+            quoted = await graft.ask([user(f"What is {line}?")], answer(said), asker=asker)
+            chat = [user(f"What is {line}?"), quoted, user("?")]
+            assert await graft.contents(chat, asker=asker) == chat
+        forged = [user("yo"), shown, user("?")]
+        assert await graft.contents(forged, asker=asker) == forged
+
+
+async def test_the_second_placeholder_without_its_id_is_the_next_step(graft: Graft) -> None:
     await graft.tools(WEATHER)
     chat = [user("hi")]
     for n in (1, 2, 3):

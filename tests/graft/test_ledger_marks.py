@@ -12,6 +12,9 @@ from store.base import Store
 from tests.contents import call, model, response, user
 from tests.graft.ledgers import SAID, A, B, C, found, hits_of, kept, keys_of, missed, read, turn_id
 
+ONE, TWO, THREE, SHORT = "-_8-" * 6, "c2ln" * 6, "b3Ro" * 6, "c2ln"
+"""Signatures. The short one could be guessed."""
+
 
 @pytest.mark.parametrize(
     ("marks", "own", "meant"),
@@ -20,12 +23,14 @@ from tests.graft.ledgers import SAID, A, B, C, found, hits_of, kept, keys_of, mi
         ([{"id": "x1"}, {"id": "x2"}], {}, 2),
         ([{"id": "x1"}, {"id": "x2"}], {"id": "x3"}, None),
         ([{"id": "x1"}], {"id": "x3"}, None),
-        ([{"signature": "-_8="}, {"signature": "c2ln"}], {"signature": "+/8"}, 1),
-        ([{"signature": "-_8="}, {"signature": "c2ln"}], {"signature": "b3Ro"}, None),
-        ([{"signature": "-_8="}], {"signature": "b3Ro"}, None),
-        ([{}], {"signature": "b3Ro"}, None),
-        ([{"signature": "-_8="}, {}], {"signature": "skip_thought_signature_validator"}, 2),
-        ([{"signature": "-_8="}, {"signature": "c2ln"}], {"id": "made up", "signature": "-_8="}, 1),
+        ([{"signature": ONE}, {"signature": TWO}], {"signature": "+/8+" * 6}, 1),
+        ([{"signature": ONE}, {"signature": TWO}], {"signature": THREE}, None),
+        ([{"signature": ONE}], {"signature": THREE}, None),
+        ([{}], {"signature": THREE}, None),
+        ([{"signature": ONE}, {}], {"signature": "skip_thought_signature_validator"}, 2),
+        ([{"signature": ONE}, {"signature": TWO}], {"id": "made up", "signature": ONE}, 1),
+        ([{"signature": SHORT}, {"signature": TWO}], {"signature": SHORT}, 1),
+        ([{"id": "x1", "signature": SHORT}, {"id": "x2", "signature": SHORT}], {"id": "x2", "signature": SHORT}, 2),
         ([{"id": "x1"}, {}], {"id": "made up"}, 2),
         ([{}, {}], {"id": "made up"}, 2),
     ],
@@ -33,29 +38,45 @@ from tests.graft.ledgers import SAID, A, B, C, found, hits_of, kept, keys_of, mi
 async def test_chats_with_the_same_words_are_told_apart_by_the_ids_and_the_signatures_that_clients_echo(
     store: Store, marks: list[dict[str, str]], own: dict[str, str], meant: int | None
 ) -> None:
+    """Every mark chooses among turns with the same history; only one that nobody can guess also proves a turn of a
+    history that was cut."""
     visible = model(call("own"))
     for n, mark in enumerate(marks, 1):
         await kept(store, n, [A, visible], true=model(call("own", **mark)))
     assert await found(store, [A, model(call("own", **own)), C]) == ({} if meant is None else {1: [turn_id(meant)]})
-    echoes = own.get("id") == "x1" or own.get("signature") in ("+/8", "-_8=")
     cut = await found(store, [B, C, B, A, model(call("own", **own)), C])
-    assert cut == ({4: [turn_id(1)]} if echoes else {})
+    assert cut == ({4: [turn_id(1)]} if own.get("signature") in (ONE, "+/8+" * 6) else {})
+
+
+@pytest.mark.parametrize("mark", [{"id": "call_0"}, {"signature": ONE}])
+async def test_a_mark_proves_nothing_to_another_asker(store: Store, mark: dict[str, str]) -> None:
+    visible = model(call("own", **mark))
+    await kept(store, 1, [A, visible], true=visible, root={"asker": "key:one"})
+    for chat in ([A, visible, C], [C, B, A, visible, C]):
+        assert await found(store, chat, asker="key:two") == {}
+    assert await found(store, [A, visible, C], asker="key:one") == {1: [turn_id(1)]}
+
+
+async def test_ids_that_are_counted_in_every_chat_are_no_proof(store: Store) -> None:
+    visible = model(call("own", id="call_0"))
+    await kept(store, 1, [user("hi"), B, A, visible], true=visible)
+    assert await found(store, [user("hello"), B, A, visible, C]) == {}
 
 
 async def test_marks_that_several_turns_have_tell_nothing(store: Store) -> None:
-    marks = [{"id": "call_0"}, {"id": "call_0"}, {"signature": "c2ln"}, {"signature": "c2ln"}, {"signature": "b3Ro"}]
+    marks = [{"id": "call_0"}, {"id": "call_0"}, {"signature": TWO}, {"signature": TWO}, {"signature": THREE}]
     for n, mark in enumerate(marks, 1):
         true = model(call("own", **mark), call("f", args={"n": n}))
-        await kept(store, n, [user(f"{n}"), model(call("own"))], true=true)
-    for mark in ({"id": "call_0"}, {"signature": "c2ln"}):
+        await kept(store, n, [C, B, A, model(call("own"))], true=true)
+    for mark in ({"id": "call_0"}, {"signature": TWO}):
         assert await found(store, [A, model(call("own", **mark)), C]) == {}
-    assert await found(store, [A, model(call("own", id="call_0", signature="b3Ro")), C]) == {1: [turn_id(5)]}
+    assert await found(store, [A, model(call("own", id="call_0", signature=THREE)), C]) == {1: [turn_id(5)]}
     keys = keys_of(store)
-    await store.save_plain("default", [keys.mark(*mark) for mark in marks_of([model(call(signature="b3Ro"))])])
-    assert await found(store, [A, model(call("own", signature="b3Ro")), C]) == {}
+    await store.save_plain("default", [keys.mark(*mark) for mark in marks_of([model(call(signature=THREE))])])
+    assert await found(store, [A, model(call("own", signature=THREE)), C]) == {}
 
 
-@pytest.mark.parametrize("mark", [{"id": "call_0"}, {"signature": "c2ln"}])
+@pytest.mark.parametrize("mark", [{"id": "call_0"}, {"signature": TWO}])
 async def test_of_turns_with_the_same_history_a_mark_that_others_have_too_tells_which_it_is(
     store: Store, mark: dict[str, str]
 ) -> None:
@@ -66,20 +87,20 @@ async def test_of_turns_with_the_same_history_a_mark_that_others_have_too_tells_
     assert await found(store, [A, model(call("own", **mark)), C]) == {1: [turn_id(1)]}
 
 
-@pytest.mark.parametrize("mark", [{"id": "1"}, {"signature": "c2ln"}])
-async def test_an_edited_turn_is_the_client_s_own_even_if_it_echoes_marks(store: Store, mark: dict[str, str]) -> None:
-    given = model(call("own", args={"n": 1}, **mark))
+async def test_an_edited_or_moved_turn_is_the_client_s_own_even_if_it_echoes_marks(store: Store) -> None:
+    given = model(call("own", args={"n": 1}, signature=TWO))
     await kept(store, 1, [A, model(call("own", args={"n": 1}))], true=given)
-    assert await found(store, [C, given, A]) == {1: [turn_id(1)]}
-    assert await found(store, [C, model(call("own", args={"n": 2}, **mark)), A]) == {}
+    assert await found(store, [C, B, A, given, C]) == {3: [turn_id(1)]}
+    assert await found(store, [C, B, A, model(call("own", args={"n": 2}, signature=TWO)), A]) == {}
+    assert await found(store, [C, given, A]) == {}
 
 
 async def test_marks_of_two_turns_in_one_run_tell_nothing(store: Store) -> None:
-    for n, signature in enumerate(("c2ln", "b3Ro"), 1):
+    for n, signature in enumerate((TWO, THREE), 1):
         visible = {"text": "Done.", "thoughtSignature": signature}
         await kept(store, n, [A, model(visible)], true=model(call("f", args={"n": n}), visible))
-    both = model({"text": "Do", "thoughtSignature": "c2ln"}, {"text": "ne.", "thoughtSignature": "b3Ro"})
-    assert await found(store, [C, both, A]) == {}
+    both = model({"text": "Do", "thoughtSignature": TWO}, {"text": "ne.", "thoughtSignature": THREE})
+    assert await found(store, [C, B, A, both, C]) == {}
 
 
 def after(value: Any = None, *later: Document) -> list[Document]:

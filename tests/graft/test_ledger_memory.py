@@ -141,9 +141,9 @@ async def test_a_turn_is_known_by_its_id_in_other_histories_too_until_a_write_co
 
     async def found_after(text: str, session: str = "default") -> list[TrueTurn]:
         asked.clear()
-        request = read([user(text), visible_turn, C])
+        request = read([user(text), B, A, visible_turn, C])
         hits = await ledgers.look_up(store, request, session, keys_of(store), cache=known)
-        return list(hits.get(1, ()))
+        return list(hits.get(3, ()))
 
     (first,) = await found_after("one chat")
     assert asked == [turn_id(1)]
@@ -165,7 +165,7 @@ async def test_an_id_that_is_not_known_yet_is_looked_for_again(store: Store) -> 
     await kept(store, 1, [A, B])
     request = read([A, model(PLACEHOLDER.text(["f"], turn_id(2))), C])
     assert await hits_of(store, request) == {}
-    await kept(store, 2, [C, B])
+    await kept(store, 2, [A, model(PLACEHOLDER.text(["f"], turn_id(2)))])
     assert list(await hits_of(store, request)) == [1]
 
 

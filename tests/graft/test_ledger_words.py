@@ -153,7 +153,7 @@ async def test_a_turn_without_calls_behind_a_known_one_is_no_other_chat_s_whatev
 async def test_a_turn_that_the_client_sends_twice_is_an_entry_once(store: Store) -> None:
     """The one with the entry's signature is it, although the other stands where the entry stood."""
     chat = [A, B, ASKED, SAID_SO, YES, DONE]
-    signed = model({"text": "Done.", "thoughtSignature": "c2ln"})
+    signed = model({"text": "Done.", "thoughtSignature": "c2ln" * 6})
     await kept(store, 1, chat[:4])
     await kept(store, 2, chat, true=signed)
     cut = [user("before"), B, *chat[2:]]
@@ -259,10 +259,10 @@ async def test_a_placeholder_tells_what_is_around_it(store: Store) -> None:
     await kept(store, 1, [A, visible_turn])
     await kept(store, 2, [A, visible_turn, YES, DONE])
     await kept(store, 3, [C, B, YES, DONE])
-    edited = [user("edited"), visible_turn, YES, DONE, C]
-    assert await found(store, edited) == {1: [turn_id(1)], 3: [turn_id(2)]}
+    cut = [user("before"), B, A, visible_turn, YES, DONE, C]
+    assert await found(store, cut) == {3: [turn_id(1)], 5: [turn_id(2)]}
     await plain(store, [A, visible_turn, YES, DONE])
-    assert await found(store, edited) == {1: [turn_id(1)]}
+    assert await found(store, cut) == {3: [turn_id(1)]}
 
 
 EIGHT = "please turn off all lights upstairs now again".split()

@@ -132,7 +132,7 @@ async def test_nothing_that_is_stored_tells_who_asked(graft: Graft) -> None:
     exchange = await graft.exchange({"contents": [user("a")]}, asker="key:secret-key")
     turn = turn_of(exchange, "turn_1", [{"text": "[turn_1]"}], [STEP], now=1.0)
     assert "secret-key" not in repr(exchange.keys.__slots__) + turn.model_dump_json()
-    assert exchange.request.history.turns[-1].digest not in (turn.user_key, turn.chain)
+    assert exchange.request.history.turns[-1].digest not in (turn.pair, turn.chain)
 
 
 async def test_a_turn_that_the_service_keeps_is_found_by_each_of_its_ids_too(graft: Graft) -> None:

@@ -142,15 +142,6 @@ async def test_a_call_whose_start_no_replica_has_confirmed_does_not_run(
     assert proxy.tools.begun == []
 
 
-async def test_a_bare_placeholder_never_stands_for_a_live_turn(proxy: Proxy, connect: Connect) -> None:
-    proxy.tools.add("weather", weather)
-    await proxy.open()
-    connection = await connect()
-    connection.call("weather")
-    await connection.answers()
-    assert await proxy.store.bind("default", b"", [b"key"]) is None
-
-
 async def test_an_unknown_tool_and_arguments_that_do_not_fit_are_told_to_the_model(
     proxy: Proxy, connect: Connect
 ) -> None:

@@ -33,7 +33,7 @@ async def test_a_try_is_a_call_that_says_so(proxy: Proxy) -> None:
     assert (ended.status, ended.result, ended.args) == (Status.DONE, {"celsius": 3}, {"place": "Oslo"})
     assert (ended.surface, ended.model, ended.owner) == ("try", "", "loop")
     (turn,) = await proxy.turns()
-    assert (turn.surface, turn.user_key, turn.delivered, turn.visible) == ("try", b"", True, [])
+    assert (turn.surface, turn.pair, turn.delivered, turn.visible) == ("try", b"", True, [])
 
 
 async def test_a_try_waits_for_an_approval_as_every_call(proxy: Proxy) -> None:

@@ -244,7 +244,7 @@ class World:
     def _signed(self, habits: Habits) -> Document:
         if not habits.newest:
             return {}
-        return {"thoughtSignature": f"c2lnbmF0dXJl{next(self._marks):08d}"}
+        return {"thoughtSignature": f"c2lnbmF0dXJlc2lnbmF0dXJl{next(self._marks):08d}"}
 
     async def _answer_by_hand(self, calls: Sequence[Call]) -> None:
         """Answer the calls that were captured last."""

@@ -109,7 +109,7 @@ def _call(call: Call | None) -> View:
 
 
 async def _save(store: Store, session: str, **call: Any) -> None:
-    await save(store, session, session, call=call, user_key=b"user", request_key=b"request")
+    await save(store, session, session, call=call, request_key=b"request")
 
 
 async def _save_released(store: Store, session: str) -> None:
@@ -217,12 +217,6 @@ async def _break_off(store: Store, session: str) -> None:
     assert await store.mark_broken_off(session, session)
 
 
-async def _bind(player: Player) -> Outcome:
-    key = b"%d" % player.number
-    bound = await player.store.bind(player.session, b"user", [key])
-    return Outcome(player.number, bound == player.session, {"keys": {key: [player.session]}} if bound else {})
-
-
 async def _take_over(player: Player) -> Outcome:
     found = await player.store.take_over(player.session, b"request", window=60.0, proxy_id=f"p{player.number}")
     return Outcome(player.number, found is not None, {"turns": [found[0]]} if found else {})
@@ -322,7 +316,6 @@ RACES = (
     Race("answer-or-expire", _save, _answer_or_expire, f"{_SAVED} call.updated"),
     Race("answer-or-drop", _save_of_proxy, _answer_or_drop, f"{_SAVED} call.updated"),
     Race("decide", _wait_for_approval, _decide, f"{_SAVED} call.updated"),
-    Race("bind", _save, _bind, f"{_SAVED} turn.updated"),
     Race("take-over", _break_off, _take_over, f"{_SAVED} turn.updated turn.updated"),
     Race("mark-delivered", _save, _mark_delivered, f"{_SAVED} turn.updated"),
     Race("mark-broken-off", _save, _mark_broken_off, f"{_SAVED} turn.updated"),

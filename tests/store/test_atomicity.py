@@ -43,7 +43,6 @@ WRITES: dict[str, Write] = {
         a_turn("t1", "one", delivered=True, request_key=b"old"), [a_call("n1", "t1")], [b"k1"]
     ),
     "save_plain": lambda store: store.save_plain("one", [b"headed-same-word", b"headed-same-word-other"], b"chain"),
-    "bind": lambda store: store.bind("one", b"user", [b"bound"]),
     "answer": lambda store: store.answer("one", "c-t1", result=1),
     "answer with parts": lambda store: store.answer("one", "c-t1", result=1, parts=[PART]),
     "release": lambda store: store.release("one", "c-unreleased"),
@@ -81,7 +80,7 @@ async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
     await store.hold("p1", 60.0)
     await save(store, "leased", call=WORKERS)
     await store.claim("one", WEATHER, lease=30.0, worker="w")
-    await save(store, "t1", keys=[b"t1"], user_key=b"user", call=WORKERS, request_key=b"old")
+    await save(store, "t1", keys=[b"t1"], call=WORKERS, request_key=b"old")
     await save(store, "unreleased", call={"owner": "workers", "proxy_id": "p1"})
     await save(store, "waiting", call={"approval": "waiting", "proxy_id": "p1"})
     await save(store, "lost", call={"owner": "loop", "proxy_id": "gone"})

@@ -66,7 +66,6 @@ WRITES: dict[str, Callable[[SqliteStore], Coroutine[Any, Any, Any]]] = {
         CachedTools(session="one", cached_content="c", names={}, created_at=1.0)
     ),
     "save_turn": lambda store: store.save_turn(a_turn("t2"), [a_call("c2", "t2")], [b"key"]),
-    "bind": lambda store: store.bind("one", b"user", [b"bound"]),
     "answer": lambda store: store.answer("one", "c-t1", result=1),
     "claim": lambda store: store.claim("one", ["get_weather"], lease=1.0, worker="w"),
     "start": lambda store: store.start("one", "c-t1", loop_id="loop"),
@@ -82,7 +81,7 @@ WRITES: dict[str, Callable[[SqliteStore], Coroutine[Any, Any, Any]]] = {
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_write_waits_with_the_event_loop_free(store: SqliteStore, name: str) -> None:
     """It is the event loop that has the other program let go: were it blocked, the program would not."""
-    await save(store, "t1", call=WORKERS, user_key=b"user")
+    await save(store, "t1", call=WORKERS)
     last = await store.last_event_id()
     with another_program(store.path) as holder:
         writing = asyncio.ensure_future(WRITES[name](store))

@@ -40,7 +40,7 @@ async def test_records_older_than_the_ttl_expire_and_the_rest_stay(store: Store,
     now = clock.now
     cached = CachedTools(session="one", cached_content="cachedContents/1", names={}, created_at=now)
     await store.put_toolset("one", Toolset())
-    await save(store, "t1", created_at=now, keys=[b"old", b"both"], user_key=b"user")
+    await save(store, "t1", created_at=now, keys=[b"old", b"both"])
     await store.put_cached_tools(cached)
     clock.now = now + TTL
     assert await store.expire() == 0, "not older than the ttl yet"
@@ -58,7 +58,6 @@ async def test_records_older_than_the_ttl_expire_and_the_rest_stay(store: Store,
     assert found.by_key == {b"new": ["t2"], b"both": ["t2"]}
     assert found.turns.keys() == {"t2"}
     assert [call.call_id for call in (await store.calls()).items] == ["c-t2"]
-    assert await store.bind("one", b"user", []) is None
     with pytest.raises(UnknownCall):
         await store.call("one", "c-t1")
     assert await store.cached_tools("one", "cachedContents/1") is None

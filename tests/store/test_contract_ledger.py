@@ -1,7 +1,5 @@
 """The store's contract about the ledger, over every backend."""
 
-import asyncio
-
 import pytest
 
 from store.base import (
@@ -21,7 +19,7 @@ from tests.store.records import a_call, a_turn, revision_of, save, types
 async def test_a_turn_comes_back_as_it_was_saved(store: Store) -> None:
     args = {"large": 2**80, "float": 1.0, "int": 1, "small": 5e-324, "text": "é😀\x00", "deep": [{"a": None}]}
     call = a_call(args=args, gemini_id="g1", model="m", surface="s", round=2, index=1)
-    turn = a_turn("t1", "one", call, user_key=bytes(range(256)), usage=[{"totalTokenCount": 3}], delivery="loop")
+    turn = a_turn("t1", "one", call, request_key=bytes(range(256)), usage=[{"totalTokenCount": 3}], delivery="loop")
     await store.save_turn(turn, [call], [b"\xff\x00"])
     found = await store.look_up("one", keys=[b"\xff\x00"])
     assert found.by_key == {b"\xff\x00": ["t1"]}
@@ -48,26 +46,17 @@ async def test_later_changes_of_a_caller_s_documents_change_nothing_in_the_store
     assert session.toolset == Toolset(declarations=[{"name": "f"}])
 
 
-async def test_saving_again_replaces_the_turn_but_for_when_it_was_made_and_what_it_is_bound_to(
-    store: Store,
-) -> None:
-    await save(store, "t1", user_key=b"user", keys=[b"a"])
-    await store.bind("one", b"user", [b"b"])
+async def test_saving_again_replaces_the_turn_but_for_when_it_was_made_and_broke_off(store: Store) -> None:
+    await save(store, "t1", keys=[b"a"])
+    assert await store.mark_broken_off("one", "t1")
+    broke_off = (await store.look_up("one", turn_ids=["t1"])).turns["t1"].broke_off
     call = a_call("c-t1")
-    repeated = a_turn("t1", "one", call, created_at=2e6, delivered=True, visible=[{"text": "new"}], user_key=b"user")
+    repeated = a_turn("t1", "one", call, created_at=2e6, delivered=True, visible=[{"text": "new"}])
     await store.save_turn(repeated, [], [b"c"])
-    found = await store.look_up("one", keys=[b"a", b"b", b"c"])
-    assert found.by_key == {b"a": ["t1"], b"b": ["t1"], b"c": ["t1"]}, "keys are added"
-    assert found.turns["t1"] == repeated.model_copy(update={"created_at": 1e6, "bound": True})
+    found = await store.look_up("one", keys=[b"a", b"c"])
+    assert found.by_key == {b"a": ["t1"], b"c": ["t1"]}, "keys are added"
+    assert found.turns["t1"] == repeated.model_copy(update={"created_at": 1e6, "broke_off": broke_off})
     assert found.calls.keys() == {"c-t1"}
-    assert await store.bind("one", b"user", []) is None
-
-
-async def test_saving_again_can_change_the_user_key(store: Store) -> None:
-    await save(store, "t1", user_key=b"old")
-    await save(store, "t1", user_key=b"new")
-    assert await store.bind("one", b"old", []) is None
-    assert await store.bind("one", b"new", []) == "t1"
 
 
 async def test_saving_again_leaves_the_calls_alone_and_adds_new_ones(store: Store) -> None:
@@ -82,11 +71,11 @@ async def test_saving_again_leaves_the_calls_alone_and_adds_new_ones(store: Stor
 
 async def test_saving_leaves_the_records_in_the_events(store: Store) -> None:
     call = a_call()
-    turn = a_turn("t1", "one", call, user_key=b"\xff")
+    turn = a_turn("t1", "one", call, pair=b"\xff")
     await store.save_turn(turn, [call])
     created, called = await store.events(after=None)
     assert (created.type, created.data) == ("turn.created", turn.model_dump(mode="json"))
-    assert created.data["user_key"] == "ff"
+    assert created.data["pair"] == "ff"
     assert (called.type, called.data) == ("call.created", call.model_dump(mode="json"))
 
 
@@ -164,35 +153,6 @@ async def test_the_best_of_very_many_equal_keys_are_given(store: Store) -> None:
     assert found.turns.keys() == {"t0", *newest}
 
 
-async def test_binding_takes_the_newest_unbound_turn_once_and_for_good(store: Store) -> None:
-    await save(store, "t1", user_key=b"user")
-    await save(store, "t2", user_key=b"user")
-    await save(store, "t3", user_key=b"other")
-    await save(store, "t4", "two", user_key=b"user")
-    assert await store.bind("one", b"user", [b"a"]) == "t2"
-    assert await store.bind("one", b"user", [b"b"]) == "t1"
-    assert await store.bind("one", b"user", [b"c"]) is None
-    found = await store.look_up("one", keys=[b"a", b"b", b"c"], turn_ids=["t3"])
-    assert found.by_key == {b"a": ["t2"], b"b": ["t1"]}
-    assert [found.turns[turn_id].bound for turn_id in ("t1", "t2", "t3")] == [True, True, False]
-    assert (await types(store, "one"))[-2:] == ["turn.updated"] * 2
-
-
-async def test_binding_leaves_out_the_turns_that_it_cannot_be(store: Store) -> None:
-    for turn_id in ("t1", "t2", "t3"):
-        await save(store, turn_id, user_key=b"user")
-    assert await store.bind("one", b"user", [b"a"], exclude=["t3", "none"]) == "t2"
-    assert await store.bind("one", b"user", [b"b"], exclude={"t1", "t3"}) is None
-    assert (await store.look_up("one", keys=[b"a", b"b"])).by_key == {b"a": ["t2"]}
-    assert await store.bind("one", b"user", [b"b"]) == "t3"
-
-
-async def test_one_of_two_concurrent_binders_gets_the_turn(store: Store) -> None:
-    await save(store, "t1", user_key=b"user")
-    got = await asyncio.gather(*(store.bind("one", b"user", [b"key%d" % n]) for n in range(3)))
-    assert sorted(got, key=str) == [None, None, "t1"]
-
-
 async def test_the_revision_changes_whenever_look_up_could_answer_differently(store: Store) -> None:
     assert await revision_of(store) == 0
     await store.put_toolset("one", Toolset())
@@ -206,11 +166,9 @@ async def test_the_revision_changes_whenever_look_up_could_answer_differently(st
         assert await revision_of(store) == revision, "asking changes nothing"
         revisions.append(revision)
 
-    call = await save(store, "t1", user_key=b"user")
+    call = await save(store, "t1")
     await changed()
-    await save(store, "t1", user_key=b"user", keys=[b"key"])
-    await changed()
-    await store.bind("one", b"user", [])
+    await save(store, "t1", keys=[b"key"])
     await changed()
     await store.answer(call.session, call.call_id, result=1)
     await changed()
@@ -311,11 +269,6 @@ async def test_a_key_of_more_turns_than_are_given_is_crowded(store: Store) -> No
     assert len(found.by_key[b"key"]) == len(found.turns) == MATCHES + 1
 
 
-async def test_no_bare_placeholder_means_a_turn_without_a_user_key(store: Store) -> None:
-    await save(store, "t1")
-    assert await store.bind("one", b"", [b"key"]) is None
-
-
 async def test_keys_are_known_for_as_long_again_when_their_turns_have_expired(store: Store, clock: Clock) -> None:
     await save(store, "t1", created_at=clock.now, keys=[b"turn"])
     await store.save_plain("one", [b"plain"], b"chain")
@@ -341,7 +294,7 @@ async def test_changes_name_the_turns_and_keys_of_writes(store: Store) -> None:
 
     await store.save_plain("one", [b"before"])
     assert await revision_of(store) == 0, "there are no turns"
-    call = await save(store, "t1", keys=[b"key"], user_key=b"user")
+    call = await save(store, "t1", keys=[b"key"])
     first = await revision_of(store)
     assert touched(first) == (set(), set())
     await save(store, "t2", keys=[b"a", b"b"])
@@ -350,12 +303,11 @@ async def test_changes_name_the_turns_and_keys_of_writes(store: Store) -> None:
     second = await revision_of(store)
     assert touched(first) == ({"t2"}, {b"a", b"b", b"plain"})
     await store.answer("one", call.call_id, result=1)
-    await store.bind("one", b"user", [b"bound"])
-    assert touched(second) == ({"t1"}, {b"bound"})
-    assert touched(first) == ({"t1", "t2"}, {b"a", b"b", b"plain", b"bound"})
-    await save(store, "t3", user_key=b"asked")
+    assert touched(second) == ({"t1"}, set())
+    assert touched(first) == ({"t1", "t2"}, {b"a", b"b", b"plain"})
+    await save(store, "t3", keys=[b"asked"])
     assert touched(await revision_of(store)) == (set(), set())
-    assert (touched(second) or (set(), set()))[1] == {b"bound", b"asked"}
+    assert (touched(second) or (set(), set()))[1] == {b"asked"}
     await store.delete_session("one")
     await save(store, "t4")
     assert touched(second) is None, "nobody knows"

@@ -132,7 +132,7 @@ async def test_sessions_are_listed_by_name_in_pages(store: Store) -> None:
 async def test_deleting_a_session_forgets_all_of_it_and_nothing_of_another(store: Store) -> None:
     for name in ("one", "two"):
         await store.put_toolset(name, Toolset())
-        await save(store, f"t-{name}", name, keys=[b"key"], user_key=b"user")
+        await save(store, f"t-{name}", name, keys=[b"key"])
         await store.put_cached_tools(
             CachedTools(session=name, cached_content="cachedContents/1", names={"f": "f"}, created_at=1e6)
         )
@@ -145,7 +145,6 @@ async def test_deleting_a_session_forgets_all_of_it_and_nothing_of_another(store
     assert (await store.turns("one")).items == []
     assert await store.look_up("one", keys=[b"key"], turn_ids=["t-one"]) == await store.look_up("none")
     assert await store.cached_tools("one", "cachedContents/1") is None
-    assert await store.bind("one", b"user", []) is None
     with pytest.raises(UnknownCall):
         await store.call("one", "c-t-one")
     (event,) = await store.events(after=None, session="one")

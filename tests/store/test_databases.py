@@ -59,7 +59,6 @@ async def test_turns_are_kept_with_their_keys(store: SqliteStore) -> None:
         b"key-turn_failed": ["turn_failed"],
     }
     assert found.turns["turn_two"].delivered
-    assert found.turns["turn_two"].bound
     assert found.calls["call_done"].result == {"celsius": -3, "n": 2**60}
     assert found.calls["call_failed"].error == "no such city"
     assert [found.calls[call_id].result for call_id in ("call_a", "call_b")] == ["first", None]

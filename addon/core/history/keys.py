@@ -1,7 +1,7 @@
 """The ledger's keys of turns: digests of what clients send, which nobody can compute without the store's secret.
 
 The hashes in `turns` have no secret, because they never leave the process. The keys here are stored and looked up. Each
-key depends on its kind and, except for `mark`, on who asks: the API key, or else the project that the request names.
+key depends on its kind and on who asks: the API key, or else the project that the request names.
 Tokens, addresses and versions are not used: tokens are replaced every hour, and load balancers hide addresses.
 """
 
@@ -54,6 +54,9 @@ def _bearer_key(path: str, authorization: str) -> str:
 
 
 SIZE = 16
+
+UNGUESSABLE = 16
+"""From this size in bytes on, a signature is a mark that nobody guesses, and that no two answers share."""
 
 _HEAD = 6
 """The number of leading bytes that the keys of a turn share, so that a store can keep or pack them together."""
@@ -128,23 +131,29 @@ class Keys:
         """The key of a turn with some turns before it: see `core.history.turns.windows`."""
         return own[:_HEAD] + _with(self._window, window)
 
-    def user(self, digest: bytes) -> bytes:
-        """The key of the user turn before a step, by which a bare placeholder finds the step."""
-        return _keyed(self._secret, b"user", self.asker, digest).digest()
+    def bare(self, chain: bytes) -> bytes:
+        """The key by which a placeholder without an id finds its step. `chain`: that of the turns before it, see
+        `chain_without_ids`."""
+        return _keyed(self._secret, b"bare", self.root, chain).digest()
 
     def request(self, sent: bytes) -> bytes:
         """The key of a request, to recognise a retry. `sent`: a digest of its body and URL."""
         return _keyed(self._secret, b"request", self.asker, sent).digest()
 
     def mark(self, kind: str, value: bytes) -> bytes:
-        """The key of a model's mark, whoever sends it: see `marks_of`."""
-        return _keyed(self._secret, kind.encode(), value).digest()
+        """The key of a mark: see `marks_of`."""
+        return _keyed(self._secret, kind.encode(), self.asker, value).digest()
 
     def mask_chain(self, name: bytes, chain: bytes) -> bytes:
         """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess a chat's words from it.
         `name`: the turn's id or, if it has none, the key of its own words."""
         pad = _keyed(self._secret, b"hidden", name).digest()
         return (int.from_bytes(chain) ^ int.from_bytes(pad)).to_bytes(SIZE)
+
+
+def is_unguessable(kind: str, value: bytes) -> bool:
+    """Whether a mark belongs to one answer alone. Models often count the ids of their calls from zero."""
+    return kind == "interaction" or (kind == "signature" and len(value) >= UNGUESSABLE)
 
 
 def marks_of(contents: Sequence[Document]) -> list[tuple[str, bytes]]:

@@ -53,6 +53,21 @@ class Placeholder:
                 found.append(one)
         return found
 
+    def without_ids(self, text: str) -> str:
+        """The text with its placeholders in their bare form, with names."""
+        pieces, at = list[str](), 0
+        for start, end, turn_id in self.find(text):
+            pieces += [text[at:start], _without_id(*text[start:end].split(turn_id, 1))]
+            at = end
+        return "".join([*pieces, text[at:]]).strip()
+
+    def bare_forms(self, text: str) -> set[str]:
+        """What is left of a text that ends with a placeholder if a client drops the id, or the names as well."""
+        if not (found := self.find(text)):
+            return set()
+        before = text[: found[-1][0]]
+        return {self.without_ids(text), *((before + form.wordless).strip() for form in self._forms)}
+
     def may_be_bare(self, texts: Sequence[bytes]) -> list[bool]:
         """Whether `is_bare` may hold for each of these UTF-8 texts. It is False for nearly every text."""
         if len(self._forms) == 1:
@@ -79,9 +94,9 @@ class _Form:
         after, named, end = tail.rstrip().partition("{names}")
         self._after = after
         self._end = end if named else None
-        bare = f"{head.rstrip(' [(<')} {tail.lstrip(' ])>')}".strip()
+        bare = _without_id(head, tail)
         before, named, behind = bare.partition("{names}")
-        wordless = f"{before.rstrip(' :-')}{behind}".strip()
+        self.wordless = wordless = f"{before.rstrip(' :-')}{behind}".strip()
         names = rf"[^\n]{{1,{NAMES_LIMIT}}}"
         forms = [re.escape(before) + names + re.escape(behind), re.escape(wordless)] if named else [re.escape(bare)]
         if _WORD.search(before) is None and _WORD.search(behind) is None:
@@ -149,6 +164,11 @@ class _Form:
         limit = start + NAMES_LIMIT if line < 0 else line
         at = text.find(self._end, start, limit + len(self._end))
         return at + len(self._end) if at >= 0 else None
+
+
+def _without_id(head: str, tail: str) -> str:
+    """The bare form of a placeholder from the texts before and after its id."""
+    return f"{head.rstrip(' [(<')} {tail.lstrip(' ])>')}".strip()
 
 
 def may_hold_id(utf8: bytes) -> bool:

@@ -52,11 +52,22 @@ class TrueTurn:
     """The model's and the tools' real messages behind a visible turn.
 
     `responses`: the outcome of each call by its id (`outcomes`), None while it is missing. `passthrough`: the client
-    got the calls and sends their results itself. `chain`: the turn's hash with everything before it. Immutable, except
-    for `written`, which caches the bytes last written for the turn.
+    got the calls and sends their results itself. `chain`, `pair`, `before`: of the turn's record. Immutable, except for
+    `written`, which caches the bytes last written for the turn.
     """
 
-    __slots__ = ("_decoded_size", "chain", "passthrough", "responses", "steps", "turn_id", "visible_text", "written")
+    __slots__ = (
+        "_decoded_size",
+        "before",
+        "chain",
+        "pair",
+        "passthrough",
+        "responses",
+        "steps",
+        "turn_id",
+        "visible_text",
+        "written",
+    )
 
     def __init__(
         self,
@@ -67,6 +78,8 @@ class TrueTurn:
         visible_text: str = "",
         passthrough: bool = False,
         chain: bytes = b"",
+        pair: bytes = b"",
+        before: str = "",
     ) -> None:
         self.turn_id = turn_id
         self.steps = tuple(steps)
@@ -74,6 +87,8 @@ class TrueTurn:
         self.visible_text = visible_text
         self.passthrough = passthrough
         self.chain = chain
+        self.pair = pair
+        self.before = before
         self.written: tuple[object, list[Piece]] | None = None
         self._decoded_size = 0
 
@@ -85,6 +100,8 @@ class TrueTurn:
             self.responses,
             visible_text=self.visible_text,
             passthrough=self.passthrough,
+            pair=self.pair,
+            before=self.before,
         )
 
     @property

@@ -24,8 +24,8 @@ from addon.core.history.contents import (
     content_at,
     without_inline_data,
 )
-from addon.core.history.placeholder import may_hold_id
-from addon.core.history.visible import count_words, visible_form
+from addon.core.history.placeholder import Placeholder, may_hold_id
+from addon.core.history.visible import count_words, text_of, visible_digest, visible_form
 
 Side = Literal["user", "model"]
 _SIDES: Mapping[Side, bytes] = {"user": b"user", "model": b"model"}
@@ -263,6 +263,25 @@ def _hash_run(body: bytes, side: Side, spans: Sequence[Span], parts: list[Part] 
 def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
     """The hash of a turn with everything before it. `before`: the chain of the turn before it, b"" for none."""
     return xxhash.xxh3_128_digest(b"chain" + before + _SIDES[side] + digest)
+
+
+def chain_without_ids(turns: Sequence[HistoryTurn], body: bytes, placeholder: Placeholder) -> bytes:
+    """The chain of the last of these turns (b"" for none) if no placeholder before had an id."""
+    first = next((at for at, turn in enumerate(turns) if turn.may_hold_id), len(turns))
+    chain = turns[first - 1].chain if first else b""
+    for turn in turns[first:]:
+        digest = turn.digest
+        if turn.may_hold_id and placeholder.find(turn.text):
+            parts = [part for content in turn.contents(body) for part in parts_of(content)]
+            digest = digest_without_ids(parts, placeholder)
+        chain = chain_key(chain, turn.side, digest)
+    return chain
+
+
+def digest_without_ids(parts: Sequence[Document], placeholder: Placeholder) -> bytes:
+    """The digest of a turn of these parts if its placeholders had no ids."""
+    others = [part for part in parts if "text" not in part]
+    return visible_digest([*others, {"text": placeholder.without_ids(text_of(parts))}])
 
 
 WINDOWS = 6

@@ -26,6 +26,11 @@ def visible_digest(parts: Iterable[Document]) -> bytes:
     return visible_form(_raw_parts.decode(without_inline_data(encode(list(parts)), is_answer=True).data))[1]
 
 
+def text_of(parts: Iterable[Document]) -> str:
+    """The visible text of a turn of these (decoded) parts."""
+    return "".join(str(part["text"]) for part in parts if "text" in part and not part.get("thought")).strip()
+
+
 PREFIXES = 64
 """How many partial answers of a broken-off one are noted, besides the whole. Chats share only short texts by chance."""
 

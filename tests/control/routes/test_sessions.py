@@ -18,6 +18,8 @@ DEFAULTS = {
     "tool_timeout": 30.0,
     "approval_timeout": 300.0,
     "answer_timeout": 300.0,
+    "proof": "judged",
+    "askers": "each",
     "always_approved": [],
 }
 PATH = "/v1/sessions/work"

@@ -15,7 +15,7 @@ async def test_turns_show_what_was_seen_and_what_was_said(client: httpx2.AsyncCl
     assert turn["true"][0]["content"]["parts"][0]["functionCall"]["name"] == "get_weather"
     assert turn["true"][0]["calls"] == [{"name": "get_weather", "call_id": "c1"}]
     assert (turn["rounds"], turn["usage"]) == (1, [{"totalTokenCount": 3}])
-    assert "user_key" not in turn
+    assert "pair" not in turn
 
 
 async def test_turns_are_one_sessions_alone_newest_last(client: httpx2.AsyncClient, capture: Any) -> None:

@@ -42,7 +42,7 @@ async def store() -> AsyncIterator[RedisStore]:
     await opened.put_policy("one", Policy())
     now = opened.times().wall
     for name in ("t1", "t2"):
-        turn: Any = {"user_key": b"user", "request_key": b"request", "proxy_id": "gone", "created_at": now}
+        turn: Any = {"request_key": b"request", "proxy_id": "gone", "created_at": now}
         await save(opened, name, keys=[b"key"], call=WORKERS | {"created_at": now}, **turn)
         await opened.save_plain("one", [name.encode()], b"chain")
         response = a_response(f"r-{name}", conversation=name, calls={f"g-{name}": a_part()}, tools={"tools": []})
@@ -119,7 +119,6 @@ async def _this_one_fails_alone(store: RedisStore) -> None:
     operations: list[Callable[[], object]] = [
         lambda: store.mark_delivered("one", "t1"),
         lambda: store.mark_broken_off("one", "t1"),
-        lambda: store.bind("one", b"user", [b"bound"]),
         lambda: store.answer("one", "c-t1", result=1),
         lambda: store.response("one", "r-t1"),
         lambda: store.history("one", "next-t1"),

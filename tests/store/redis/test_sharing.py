@@ -49,12 +49,12 @@ async def test_what_one_writes_the_other_reads_and_goes_on_with(stores: Stores) 
     await one.put_toolset("one", Toolset(declarations=[{"name": "f"}]))
     await two.put_policy("one", Policy(delivery="loop"))
     assert await one.session("one") == await two.session("one")
-    call = await save(one, "t1", keys=[b"key"], created_at=one.times().wall, user_key=b"user")
-    assert await two.bind("one", b"user", [b"bound"]) == "t1"
+    call = await save(one, "t1", keys=[b"key"], created_at=one.times().wall)
+    assert await two.mark_broken_off("one", "t1")
     await one.save_turn(a_turn("t1", "one", call, created_at=1.0, delivered=True), [call])
-    found = await two.look_up("one", keys=[b"key", b"bound"])
-    assert found.by_key == {b"key": ["t1"], b"bound": ["t1"]}
-    assert found.turns["t1"].bound, "one wrote over what it had not read"
+    found = await two.look_up("one", keys=[b"key"])
+    assert found.by_key == {b"key": ["t1"]}
+    assert found.turns["t1"].broke_off is not None, "one wrote over what it had not read"
     assert await two.answer("one", call.call_id, result=1) == await _answered(one, call)
     before = await revision_of(one)
     assert before is not None
@@ -99,15 +99,12 @@ async def test_each_call_is_claimed_once_whoever_is_fastest(stores: Stores) -> N
 
 
 async def test_concurrent_writes_of_all_kinds_leave_one_winner(stores: Stores) -> None:
-    call = await save(stores[0], "t1", call={"approval": "waiting"}, user_key=b"user")
+    call = await save(stores[0], "t1", call={"approval": "waiting"})
     outcomes: list[Any] = await asyncio.gather(
         *(stores[number % 2].answer("one", call.call_id, result=number) for number in range(8)),
         return_exceptions=True,
     )
     assert sum(isinstance(outcome, tuple) for outcome in outcomes) == 1
-    bound = await asyncio.gather(*(stores[number % 2].bind("one", b"user", []) for number in range(6)))
-    assert bound.count("t1") == 1
-    assert bound.count(None) == 5
     session = await stores[0].put_policy("one", Policy())
     changed = await asyncio.gather(
         *(stores[n % 2].put_policy("one", Policy(max_rounds=n + 1), if_version=session.version) for n in range(6)),
@@ -430,9 +427,9 @@ async def test_a_write_whose_answer_was_lost_is_applied_once(stores: Stores, mon
     monkeypatch.setattr(one.link, "script", repeated)
     session = await one.put_policy("one", Policy(), if_version=0)
     assert await one.put_toolset("one", Toolset(), if_version=session.version) == await two.session("one")
-    call = await save(one, "t1", keys=[b"key"], user_key=b"user", call=WORKERS)
+    call = await save(one, "t1", keys=[b"key"], call=WORKERS)
     await one.save_plain("one", [b"plain"], b"chain")
-    assert await one.bind("one", b"user", [b"bound"]) == "t1"
+    assert await one.mark_broken_off("one", "t1")
     assert await one.claim("one", WEATHER, lease=60.0, worker="w") is not None
     assert (await one.answer("one", call.call_id, result=1))[1]
     await one.add_response(Response(response_id="r1", session="one", document={}, created_at=1.0))

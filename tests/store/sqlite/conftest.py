@@ -31,7 +31,7 @@ async def fill(store: SqliteStore, turn_id: str = "t1", text: str = "") -> None:
         created_at=1,
         updated_at=1,
     )
-    turn = Turn(turn_id=turn_id, session="one", visible=[], steps=[], user_key=b"\xff", created_at=2**40)
+    turn = Turn(turn_id=turn_id, session="one", visible=[], steps=[], request_key=b"\xff", created_at=2**40)
     await store.save_turn(turn, [call], [turn_id.encode()])
 
 

@@ -61,9 +61,8 @@ async def test_a_restart_keeps_everything(store: SqliteStore, path: Path) -> Non
     cached = CachedTools(session="one", cached_content="cachedContents/1", names={"f": "g"}, created_at=1)
     await store.put_cached_tools(cached)
     await fill(store)
-    await store.bind("one", b"\xff", [b"bound"])
     answered, _ = await store.answer("one", "c-t1", result={"n": 2**80})
-    found = await store.look_up("one", keys=[b"t1", b"bound"])
+    found = await store.look_up("one", keys=[b"t1"])
     events = await store.events(after=None)
     await store.close()
 
@@ -71,8 +70,7 @@ async def test_a_restart_keeps_everything(store: SqliteStore, path: Path) -> Non
     await reopened.open()
     assert await reopened.session("one") == session
     assert await reopened.cached_tools("one", "cachedContents/1") == cached
-    assert await reopened.look_up("one", keys=[b"t1", b"bound"]) == found
-    assert found.turns["t1"].bound
+    assert await reopened.look_up("one", keys=[b"t1"]) == found
     assert await reopened.call("one", "c-t1") == answered
     assert await reopened.events(after=None) == events
     assert await reopened.last_event_id() == events[-1].event_id
@@ -193,7 +191,6 @@ async def test_a_look_up_and_the_lists_are_indexed(store: SqliteStore) -> None:
     store._db.set_trace_callback(observed.append)
     await fill(store)
     await fill(store)
-    await store.bind("one", b"\xff", [b"key"])
     await store.look_up("one", turn_ids=["t1"], keys=[b"t1", b"none"])
     await store.hold("p1", 60.0)
     await store.release("one", "c-t1")
