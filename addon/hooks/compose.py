@@ -110,7 +110,7 @@ def build_addons() -> list[object]:
     lifecycle = Lifecycle(upstream_factory, pool, in_flight)
     shadow_flows.settings = lifecycle.settings
     routing = Routing(lifecycle, shadow_flows, in_flight)
-    looping = Looping(lifecycle, routing, shadow_flows, pool)
+    looping = Looping(lifecycle, shadow_flows, pool)
     grafting = Grafting(lifecycle, routing, looping)
     live_hooks = LiveHooks(lifecycle, routing)
     recording = Recording(lifecycle, routing, grafting, shadow_flows)

@@ -8,12 +8,12 @@ from mitmproxy.connection import Server
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
 from addon.hooks.lifecycle import Lifecycle
-from addon.hooks.messages import FlowState, body_of, host_of, set_body, url_of
+from addon.hooks.messages import FlowState, body_of, changed, host_of, set_body, unavailable, url_of
 from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
-from addon.hooks.routing import Routing
+from addon.hooks.runtime import Runtime
 from addon.hooks.streams import comes_whole, is_stream
 from addon.hooks.upstream_flows import NOT_SENT, LoopWatcher, Origin, ShadowFlows, UpstreamPool, netloc
-from addon.loop.runner import Runner
+from addon.loop.runner import Head, Runner
 from addon.loop.server import LoopAnswer
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces.incoming import Framing, Operation
@@ -32,9 +32,8 @@ class Looping:
     """Receives requests from the grafting whose calls the proxy may run. `answered_here`: flows that the proxy answers
     itself, by a reply or by a loop, whose requests to the model are separate flows."""
 
-    def __init__(self, lifecycle: Lifecycle, routing: Routing, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
+    def __init__(self, lifecycle: Lifecycle, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.lifecycle = lifecycle
-        self.routing = routing
         self.shadow_flows = shadow_flows
         self.pool = pool
         self.answered_here = FlowState[bool]("answered_here")
@@ -66,21 +65,16 @@ class Looping:
         choose_destination[flow] = self._begin
         self.answered_here[flow] = True
 
-    def _begin(self, flow: http.HTTPFlow) -> LoopAnswer | http.Request | None:
-        """The loop of a diverted flow, or the request to send upstream if its body is no longer a valid request."""
-        answering = self._begun_loop(flow)
-        if answering is not None:
-            return answering
-        self.answered_here.pop(flow)
-        return self.routing.redirected_request(flow)
-
-    def _begun_loop(self, flow: http.HTTPFlow) -> LoopAnswer | None:
+    def _begin(self, flow: http.HTTPFlow) -> LoopAnswer:
+        """The loop of a diverted flow, or an error if its body is no longer a valid request."""
         runtime = self.lifecycle.runtime
         start: _Diverted | None = diverted.pop(flow)
-        body = None if runtime is None else body_of(flow.request, runtime.settings.max_body)
-        if start is None or runtime is None or body is None:
-            return None
+        if start is None or runtime is None:
+            return _complete(unavailable(start.exchange.target if start is not None else None))
         exchange, address = start.exchange, _address(flow.request)
+        body = body_of(flow.request, runtime.settings.max_body)
+        if body is None:
+            return self._refused(runtime, exchange, "its body is too long, or does not fit its content encoding")
         streams = exchange.target.framing is not Framing.JSON
         origin = Origin(exchange.config.session, start.client)
         watcher = LoopWatcher(self.shadow_flows, flow.client_conn, origin, streams, flow.server_conn.via)
@@ -91,8 +85,7 @@ class Looping:
                 exchange.wire.read(body)  # the grafter writes valid requests
             runner = Runner(runtime.grafter, runtime.executors, upstream, exchange, address, body)
         except Malformed as error:
-            runtime.grafter.warn(f"a request that another addon changed was sent as it is: {error}")
-            return None
+            return self._refused(runtime, exchange, str(error))
         # the requests to the model are separate flows; this one shows the client's body, unless an addon changed it
         if not is_changed:
             set_body(flow.request, start.client)
@@ -108,6 +101,10 @@ class Looping:
         self._answers[flow] = answering
         on_handover[flow] = answering.settle_handover
         return answering
+
+    def _refused(self, runtime: Runtime, exchange: Exchange, why: str) -> LoopAnswer:
+        runtime.grafter.warn(f"another addon made a request unreadable, which was refused: {why}")
+        return _complete(changed(exchange.target, why))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         diverted.pop(flow)  # another addon has answered
@@ -128,6 +125,11 @@ class Looping:
         handover_failed(flow)
         diverted.pop(flow)
         self._answers.pop(flow)
+
+
+def _complete(response: http.Response) -> LoopAnswer:
+    fields = [field for field in response.headers.fields if field[0].lower() != b"content-length"]
+    return LoopAnswer.complete(Head(response.status_code, fields), response.data.content or b"")
 
 
 def _address(request: http.Request) -> Address:

@@ -268,6 +268,12 @@ def unsupported(target: Target, encoding: str) -> http.Response:
     return _error(415, "INVALID_ARGUMENT", message, target)
 
 
+def changed(target: Target, why: str) -> http.Response:
+    """The refusal of a request that another addon has changed after the grafting: a call in its answer would not be
+    captured."""
+    return _error(400, "INVALID_ARGUMENT", f"another addon made the request unreadable: {why}", target)
+
+
 def unreachable(target: Target, reason: str) -> http.Response:
     return failed(target, f"the model cannot be reached: {reason}")
 

@@ -54,6 +54,14 @@ class LoopAnswer:
         self._drained = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @classmethod
+    def complete(cls, head: Head, body: bytes) -> "LoopAnswer":
+        """An answer that no loop makes."""
+        answer = cls()
+        answer._pieces = [head, body]
+        answer.end()
+        return answer
+
     @property
     def over(self) -> bool:
         """Whether the answer has ended and all of it was taken."""

@@ -181,3 +181,58 @@ async def test_an_answer_ends_although_its_connection_stays_open(
             got = await client.post(proxied.reverse + path, json=chat if path == CHAT else ASKED)
     assert "Tool call completed: get_weather" in got.text
     assert "secret" not in got.text
+
+
+# --- scripts that make a request unreadable ---------------------------------------------------------------------------
+
+
+class Breaks:
+    """A script behind the addon. `how`: what it does to the request."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def request(self, flow: http.HTTPFlow) -> None:
+        body = flow.request.data.content
+        assert body is not None
+        if self.how == "encoding":
+            flow.request.headers["content-encoding"] = "br"
+        elif self.how == "twice":
+            flow.request.content = body[:-1] + b',"request":{},"contents":[],"messages":[]}'
+        else:
+            flow.request.content = b"no JSON"
+
+
+CODE_ASSIST = "/v1internal:streamGenerateContent?alt=sse"
+WRAPPED = {"model": "gemini-3-flash", "project": "p", "request": ASKED}
+MESSAGES = {"model": "gemini-3-flash", "messages": [{"role": "user", "content": "hi there"}]}
+
+
+@pytest.mark.parametrize("how", ["encoding", "twice", "text"])
+@pytest.mark.parametrize(
+    ("path", "asked"), [(WHOLE, ASKED), (STREAM, ASKED), (CHAT, MESSAGES), (CODE_ASSIST, WRAPPED)], ids=str
+)
+async def test_a_request_that_a_script_makes_unreadable_lets_no_call_out(
+    tmp_path: Path, how: str, path: str, asked: dict[str, Any]
+) -> None:
+    wrapped = {"response": document(CALL)} if path == CODE_ASSIST else document(CALL)
+    data = json.dumps({**COMPLETION, "choices": [CHOICE | {"message": CHOICE["delta"]}]} if path == CHAT else wrapped)
+    asked_for: list[bytes] = []
+
+    async def calls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for _, body in requests(reader):
+            asked_for.append(body)
+            streams = "alt=sse" in path
+            writer.write(answer(f"data: {data}\n\n".encode() if streams else data.encode()))
+            await writer.drain()
+
+    script = Breaks(how)
+    async with serving(calls) as url, Proxied(tmp_path, url, late=[script]) as proxied, proxied.client() as client:
+        await proxied.tools("get_weather")
+        got = await client.post(proxied.reverse + path, json=asked)
+        assert "secret" not in got.text
+        if path != WHOLE:
+            error = got.json()[0]["error"] if path == CODE_ASSIST else got.json()["error"]
+            assert (got.status_code, error["status"]) == (400, "INVALID_ARGUMENT")
+            assert "another addon made the request unreadable" in error["message"]
+            assert asked_for == []
