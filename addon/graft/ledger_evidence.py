@@ -135,10 +135,20 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
     return Verdict(miss=Miss.AMBIGUOUS)
 
 
-def by_bare(place: Place, key: bytes, placeholder: Placeholder, found: LedgerMatches, *, named: bool) -> Verdict:
-    """The verdict on a placeholder without an id by the key of all turns before it. `named`: as for `by_key`."""
+def by_bare(
+    place: Place,
+    key: bytes,
+    placeholder: Placeholder,
+    found: LedgerMatches,
+    *,
+    named: bool,
+    exclude: Collection[str] = (),
+) -> Verdict:
+    """The verdict on a placeholder without an id by the key of all turns before it. `named`: as for `by_key`.
+    `exclude`: entries that are other turns of the history."""
     text = place.turn.full_text(place.body)
     shown = {turn_id: text_of(found.turns[turn_id].visible) for turn_id in found.by_key.get(key, ())}
+    shown = {turn_id: visible for turn_id, visible in shown.items() if turn_id not in exclude}
     ids = [turn_id for turn_id, visible in shown.items() if text in placeholder.bare_forms(visible)]
     if not ids:
         return NOTHING

@@ -13,7 +13,16 @@ from addon.core.framing.documents import parts_of
 from addon.core.history.keys import Keys, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
-from addon.core.history.turns import CALLS, SIGNATURES, WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows
+from addon.core.history.turns import (
+    CALLS,
+    SIGNATURES,
+    WINDOWS,
+    HistoryTurn,
+    chain_key,
+    chain_without_ids,
+    windows,
+    windows_without_ids,
+)
 from addon.core.history.visible import visible_digest
 from addon.graft.ledger_evidence import (
     ENOUGH_ALONE,
@@ -109,17 +118,17 @@ def _nothing(chat: bytes) -> Known:
 class Asked(NamedTuple):
     """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
     and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything. `bare`:
-    of a placeholder without an id, or b""."""
+    of a placeholder without an id, by all turns before it and by those that the client still sends; or b""."""
 
     history: bytes
     whole: bytes
     windows: tuple[bytes, bytes]
     own: bytes
-    bare: bytes
+    bare: tuple[bytes, bytes]
 
     @property
     def all(self) -> list[bytes]:
-        return [key for key in (self.history, self.whole, *self.windows, self.own, self.bare) if key]
+        return [key for key in (self.history, self.whole, *self.windows, self.own, *self.bare) if key]
 
     @property
     def window(self) -> bytes:
@@ -315,10 +324,10 @@ class Search:
         await self._ask([key for mine in asked.values() for key in mine.all])
         unproved: list[int] = []
         unclear: list[int] = []
+        bare_verdicts = self._by_bare(asked)
         for index, mine in asked.items():
             proof = self._by_all_before(self._place(index), mine)
-            if index in self.bare and (proof is None or proof.true):
-                bare = by_bare(self._place(index), mine.bare, self.placeholder, self.found, named=self.keys.is_named)
+            if (bare := bare_verdicts.get(index)) is not None and (proof is None or proof.true):
                 if proof is not None and bare.true:
                     proof = Verdict(miss=Miss.AMBIGUOUS)  # the same words, spoken by the model
                 elif proof is None and (bare is not NOTHING or self.turns[index].key not in self.found.known):
@@ -353,12 +362,14 @@ class Search:
             keys.whole(turn.key, turn.chain),
             (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
             turn.key if is_telling else b"",
-            self._bare_key(index) if index in self.bare else b"",
+            self._bare_keys(index) if index in self.bare else (b"", b""),
         )
         return asked
 
-    def _bare_key(self, index: int) -> bytes:
-        return self.keys.bare(chain_without_ids(self.turns[:index], self.body, self.placeholder))
+    def _bare_keys(self, index: int) -> tuple[bytes, bytes]:
+        before, body, placeholder = self.turns[:index], self.body, self.placeholder
+        sent = windows_without_ids(before, body, placeholder)
+        return self.keys.bare(chain_without_ids(before, body, placeholder)), self.keys.bare_window(sent[-1])
 
     def _by_all_before(self, place: Place, asked: Asked) -> Verdict | None:
         """The verdict on a turn by all turns before it. The history may be the end of a longer one, so turns at the end
@@ -372,6 +383,27 @@ class Search:
         if proof.true and not named and (asked.window in found.by_key or asked.window in found.plain):
             return _both(proof, by_key(place, asked.window, found))
         return proof
+
+    def _by_bare(self, asked: Mapping[int, Asked]) -> dict[int, Verdict]:
+        """The verdicts on placeholders without an id. Placeholders at the end of longer histories must mean the same,
+        as in `_by_all_before`; those that are other turns of this history do not count."""
+        found, named = self.found, self.keys.is_named
+        whole = {
+            index: by_bare(self._place(index), asked[index].bare[0], self.placeholder, found, named=named)
+            for index in self.bare & asked.keys()
+        }
+        claimed = {true.turn_id for verdict in whole.values() for true in verdict.true} | self._used_ids()
+        for index, verdict in whole.items():
+            if named or not verdict.true:
+                continue
+            mine = asked[index]
+            others = claimed.difference(verdict.alike)
+            sent = by_bare(self._place(index), mine.bare[1], self.placeholder, found, named=False, exclude=others)
+            if mine.window in found.plain:
+                whole[index] = Verdict(miss=Miss.PLAIN)
+            elif sent is not NOTHING:
+                whole[index] = _both(verdict, sent)
+        return whole
 
     def _by_words(self, place: Place, asked: Asked) -> Verdict:
         """The verdict by words that cannot coincide: all that the client still sends up to the turn, or its own."""

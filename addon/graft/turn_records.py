@@ -10,7 +10,7 @@ from addon.core.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
-from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows
+from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows, windows_without_ids
 from addon.core.history.visible import prefix_digests_of, text_of, visible_digest
 from addon.core.live import LiveStep
 from addon.graft.exchange import Exchange, new_turn_id
@@ -38,9 +38,13 @@ class RecordSource(Protocol):
 
 def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     """The keys of a turn with these visible parts: of its own words, of its words with all or some of the turns before
-    it, and of the model's marks."""
-    keys = [*_word_keys(exchange, visible_digest(visible)), *_mark_keys(exchange, visible)]
-    return [*keys, _bare_key(exchange)] if exchange.config.placeholder.find(text_of(visible)) else keys
+    it, and of the model's marks. A placeholder's words are its own alone, so it has the keys by which it is found
+    without its id instead of those with some turns."""
+    digest, marks = visible_digest(visible), _mark_keys(exchange, visible)
+    if not exchange.config.placeholder.find(text_of(visible)):
+        return [*_word_keys(exchange, digest), *marks]
+    own = exchange.keys.own(digest)
+    return [*exchange.keys.words(own, _chain(exchange, digest), ()), *_bare_keys(exchange), *marks]
 
 
 def note_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) -> Note:
@@ -50,7 +54,7 @@ def note_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) 
     if marked:
         keys += _mark_keys(exchange, marked)
         if exchange.config.placeholder.is_bare(text_of(marked)):
-            keys.append(_bare_key(exchange))
+            keys += _bare_keys(exchange)
     return Note(keys, exchange.keys.mask_chain(keys[0], _chain(exchange, digest)))
 
 
@@ -68,10 +72,11 @@ def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     return [exchange.keys.mark(*mark) for mark in marks_of([{"parts": list(visible)}])]
 
 
-def _bare_key(exchange: Exchange) -> bytes:
-    """The key of a placeholder whose id a client drops."""
-    body, placeholder = exchange.request.body, exchange.config.placeholder
-    return exchange.keys.bare(chain_without_ids(_turns(exchange), body, placeholder))
+def _bare_keys(exchange: Exchange) -> list[bytes]:
+    """The keys of a placeholder whose id a client drops."""
+    keys, turns, body, placeholder = exchange.keys, _turns(exchange), exchange.request.body, exchange.config.placeholder
+    sent = windows_without_ids(turns, body, placeholder)
+    return [keys.bare(chain_without_ids(turns, body, placeholder)), *map(keys.bare_window, sent)]
 
 
 def step_of(candidate: Candidate) -> Step:

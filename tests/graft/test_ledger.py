@@ -246,6 +246,15 @@ async def test_a_placeholder_without_its_id_that_the_model_may_have_written_is_m
     assert await found(store, [A, BARE, C]) == {}
 
 
+async def test_a_placeholder_without_its_id_may_be_the_end_of_a_longer_history(store: Store) -> None:
+    await kept(store, 1, [A, shown(1)])
+    await kept(store, 2, [C, B, A, shown(2)])
+    assert await found(store, [A, BARE, C]) == {}
+    assert await found(store, [C, B, A, BARE, C]) == {3: [turn_id(2)]}
+    await plain(store, [A, B, C, B, A, BARE])
+    assert await found(store, [C, B, A, BARE, C]) == {}
+
+
 async def test_placeholders_without_ids_in_chats_that_began_alike_are_missed(store: Store) -> None:
     await kept(store, 1, [A, shown(1)])
     await kept(store, 2, [A, shown(2)])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from store.factory import open_url
 from tests.simulation.chat import Habits
-from tests.simulation.habits import habits, hasty, of_one_account
+from tests.simulation.habits import habits, hasty, odd, of_one_account
 from tests.simulation.words import KINDS, TIED, Kind
 from tests.simulation.world import Tally, World
 
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="that share a store in Redis (1)")
     parser.add_argument("--show", type=int, default=0, help="so many wrong hits of each session, in words")
     parser.add_argument("--hasty", action="store_true", help="clients of one account, who often hang up")
+    parser.add_argument("--odd", action="store_true", help="clients that quote, imitate, forge and fork other chats")
     given = parser.parse_args(argv)
     begun = time.perf_counter()
     total: defaultdict[tuple[str, str, str], Tally] = defaultdict(Tally)
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _sessions(given: argparse.Namespace) -> Iterator[tuple[int, Sequence[Kind], int, Clients]]:
     """The seed, words, number of chats and clients of each session."""
-    clients = hasty if given.hasty else habits
+    clients = hasty if given.hasty else odd if given.odd else habits
     mixed = [kind for kind in given.words if kind != TIED]
     for seed in given.seeds:
         if mixed:

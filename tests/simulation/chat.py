@@ -53,6 +53,10 @@ class Habits:
     name: str
     restless: float  # how often it does not simply continue
     hasty: float  # how often it hangs up before the end of a stream
+    odd: float = 0.0  # how often it quotes, imitates, forges or forks
+    drops_ids: bool = False  # of placeholders
+    counts: bool = False  # its model counts the ids of calls from zero in each chat
+    rotates: bool = False  # its API key changes from hour to hour
 
     @property
     def tells(self) -> str:

@@ -31,6 +31,27 @@ def of_one_account(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> lis
     ]
 
 
+def odd(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
+    """Clients that paste lines of other chats, write turns of the model themselves and copy chats, and whose models
+    imitate what they see."""
+    return [
+        dataclasses.replace(
+            one,
+            odd=rng.choice((0.3, 0.6)),
+            delivery=rng.choice((one.delivery, "placeholder")),
+            clock=False,  # nothing but the whole history shows what a placeholder without an id is
+            drops_ids=rng.random() < 0.4,
+            counts=rng.random() < 0.5,
+        )
+        for one in habits(rng, chats, kinds)
+    ]
+
+
+def rotating(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
+    """Clients of one user whose keys change."""
+    return [dataclasses.replace(one, rotates=True) for one in of_one_account(rng, chats, kinds)]
+
+
 def _habits(rng: random.Random, number: int, kind: Kind) -> Habits:
     newest = rng.random() < 0.5
     surface = rng.choice(("developer", "developer", "vertex", "codeassist"))

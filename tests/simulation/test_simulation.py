@@ -11,7 +11,7 @@ from store.backends.memory import MemoryStore
 from tests.simulation import words
 from tests.simulation.__main__ import Clients, simulated
 from tests.simulation.chat import Chat, Turn
-from tests.simulation.habits import habits, hasty, of_one_account
+from tests.simulation.habits import habits, hasty, odd, of_one_account, rotating
 from tests.simulation.words import KINDS, TIED
 from tests.simulation.world import SUMMARY, Kind, Tally, World
 from tests.store import servers
@@ -88,6 +88,21 @@ async def test_clients_that_hang_up_and_go_on_with_what_they_have(seed: int) -> 
     assert world.wrong == []
     assert world.broken_off > 20
     assert tally(world.tallies).hits > 50
+
+
+@pytest.mark.parametrize("seed", [3, 9])
+async def test_chats_that_quote_imitate_forge_and_fork_others(seed: int) -> None:
+    world = await simulated(seed, 40, 8, clients=odd)
+    assert world.wrong == []
+    assert min(world.odd[deed] for deed in ("quote", "imitate", "forge", "fork")) > 5
+    assert tally(world.tallies).hits > 100
+    assert tally(world.tallies, words="realistic", history="intact").rate <= 0.02
+
+
+async def test_the_chats_of_one_user_whose_keys_change() -> None:
+    world = await simulated(6, 30, 8, clients=rotating)
+    assert world.wrong == []
+    assert tally(world.tallies, words="realistic", history="intact").rate <= 0.01
 
 
 @pytest.mark.parametrize("seed", [2, 5])

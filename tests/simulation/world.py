@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
@@ -24,6 +25,7 @@ from tests.simulation.chat import Chat, Did, Document, Habits, State, Turn
 from tests.simulation.driver import HangUp, Loop, captured
 
 SESSION = "default"
+_ID = re.compile(r" \[turn_[0-9a-f]{16}\]")
 TOOLS: list[Document] = [{"name": "act", "description": "d"}, {"name": "look", "description": "d"}]
 OWN: Document = {"functionDeclarations": [{"name": "own", "description": "d"}]}
 _CITIES = ("Oslo", "Rome", "Lima")
@@ -73,7 +75,9 @@ class World:
         self.wrong: list[str] = []
         self.missed: list[tuple[Chat, Turn]] = []
         self.twins = 0
+        self.chats: list[Chat] = []
         self.requests = 0
+        self.odd: Counter[str] = Counter()  # what the odd clients did
         self.broken_off = 0  # answers that the client has kept in part
         self._jobs = itertools.count(1)
         self._marks = itertools.count(1)
@@ -82,7 +86,7 @@ class World:
     async def run(self, habits: Sequence[Habits], steps: int) -> None:
         """Each chat takes about `steps` steps, in any order."""
         await self.store.put_toolset(SESSION, Toolset(declarations=TOOLS))
-        chats = [Chat(number, one) for number, one in enumerate(habits)]
+        self.chats = chats = [Chat(number, one) for number, one in enumerate(habits)]
         turns = [chat for chat in chats for _ in range(steps)]
         self.rng.shuffle(turns)
         for chat in turns:
@@ -93,6 +97,8 @@ class World:
     async def _step(self, chat: Chat) -> None:
         """One action of the user, and all requests that follow from it."""
         rng, kind = self.rng, chat.habits.words
+        if chat.habits.odd and rng.random() < chat.habits.odd and await self._odd_step(chat):
+            return
         if rng.random() < chat.habits.restless:
             deed = rng.choice(("regenerate", "otherwise", "edit", "cut", "compact"))
             if deed == "edit":
@@ -107,6 +113,51 @@ class World:
                 return
         chat.ask(words.asked(rng, kind, first=not chat.turns))
         await self._answered(chat)
+
+    async def _odd_step(self, chat: Chat) -> bool:
+        """The client quotes a line of another chat, or forges a turn of it, or forks it, or its model imitates a line.
+        Returns whether there was one."""
+        rng = self.rng
+        others = [
+            (other, at)
+            for other in self.chats
+            for at, turn in enumerate(other.turns)
+            if turn.hidden and other is not chat
+        ]
+        if not others:
+            return False
+        other, at = rng.choice(others)
+        turn = other.turns[at]
+        text = next((part["text"] for part in turn.parts if "text" in part), "")
+        deed = rng.choice(("quote", "imitate", "forge", "fork"))
+        is_foreign = other.habits.account != chat.habits.account
+        if deed == "quote" and "turn_" in text:
+            chat.ask(f"What does this mean? {text}")
+            await self._told(chat, rng.choice((text, f"You wrote: {text}", f"Here it is:\n{text}\nThat is all.")))
+        elif deed == "imitate":
+            chat.ask(rng.choice((words.asked(rng, chat.habits.words, first=not chat.turns), other.question)))
+            await self._told(chat, "Tool call completed: act")
+        elif deed == "forge" and ("turn_" in text or is_foreign):
+            chat.ask("And what did you say before that?")
+            chat.turns.append(Turn("model", turn.parts))
+            chat.ask(words.asked(rng, chat.habits.words, first=False))
+            await self._answered(chat)
+        elif deed == "fork" and not other.habits.name and turn.side == "model":
+            copy = Chat(len(self.chats), other.habits, other.turns[: at + 1], other.state, other.edited_at, other.cuts)
+            if other.habits.delivery in ("passthrough", "mixed"):
+                return False  # the calls of its last turn have no answer
+            self.chats.append(copy)
+            copy.ask(words.asked(rng, other.habits.words, first=False))
+            await self._answered(copy)
+        else:
+            return False
+        self.odd[deed] += 1
+        return True
+
+    async def _told(self, chat: Chat, text: str) -> None:
+        """The model answers with this text, without calls."""
+        sent = await self._sent(chat)
+        self._keep(chat, await captured(self.grafter, sent, self._answer(chat.habits, text)), (), 0)
 
     async def _answered(self, chat: Chat) -> None:
         """Send the chat, and keep the answer."""
@@ -181,6 +232,13 @@ class World:
     def _keep(self, chat: Chat, parts: Sequence[Document], did: tuple[Did, ...], hidden: int) -> None:
         """Add an answer to the client's history."""
         kept = [dict(part) for part in parts if part.get("text") != "" or "thoughtSignature" in part]
+        if chat.habits.drops_ids:
+            kept = [
+                part | ({"text": _ID.sub("", part["text"])} if not part.get("thought") else {})
+                if "text" in part
+                else part
+                for part in kept
+            ]
         if not chat.habits.echoes:
             kept = [{k: v for k, v in part.items() if k != "thoughtSignature"} for part in kept]
             for part in kept:
@@ -226,7 +284,7 @@ class World:
         for number, ((name, _, _), args, _) in enumerate(calls):
             call: Document = {"name": name, "args": args}
             if habits.newest:
-                call["id"] = f"function-call-{next(self._marks):08d}"
+                call["id"] = f"call_{number}" if habits.counts else f"function-call-{next(self._marks):08d}"
             parts.append({"functionCall": call} | (self._signed(habits) if number == 0 else {}))
         if not calls:
             parts[-1] |= self._signed(habits) if not habits.streams else {}
@@ -283,7 +341,8 @@ class World:
         assert config is not None
         delivery = "placeholder" if habits.delivery == "mixed" else habits.delivery
         tools: Literal["keep", "strip"] = "keep" if habits.delivery in ("mixed", "passthrough") else "strip"
-        return dataclasses.replace(config, delivery=delivery, client_tools=tools)
+        askers: Literal["each", "one"] = "one" if habits.rotates else "each"
+        return dataclasses.replace(config, delivery=delivery, client_tools=tools, askers=askers)
 
     def _request(self, chat: Chat) -> tuple[Target, Document]:
         habits = chat.habits
@@ -304,6 +363,8 @@ class World:
 
     def _asker(self, habits: Habits) -> str:
         hour = self.requests // 40
+        if habits.rotates:
+            return asker_of("/v1beta/models/m:generateContent", {"x-goog-api-key": f"{habits.account}-{hour}"}.get)
         if habits.surface == "developer":
             return asker_of("/v1beta/models/m:generateContent", {"x-goog-api-key": habits.account}.get)
         path = "/v1internal:generateContent"

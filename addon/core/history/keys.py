@@ -136,6 +136,10 @@ class Keys:
         `chain_without_ids`."""
         return _keyed(self._secret, b"bare", self.root, chain).digest()
 
+    def bare_window(self, window: bytes) -> bytes:
+        """The key of a placeholder without an id after some turns: see `windows_without_ids`."""
+        return _keyed(self._secret, b"bare window", self.asker, window).digest()
+
     def request(self, sent: bytes) -> bytes:
         """The key of a request, to recognise a retry. `sent`: a digest of its body and URL."""
         return _keyed(self._secret, b"request", self.asker, sent).digest()

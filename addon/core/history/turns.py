@@ -265,23 +265,22 @@ def chain_key(before: bytes, side: Side, digest: bytes) -> bytes:
     return xxhash.xxh3_128_digest(b"chain" + before + _SIDES[side] + digest)
 
 
+def digest_without_ids(turn: HistoryTurn, body: bytes, placeholder: Placeholder) -> bytes:
+    """The digest of a turn if its placeholders had no ids."""
+    if not turn.may_hold_id or not placeholder.find(turn.text):
+        return turn.digest
+    parts = [part for content in turn.contents(body) for part in parts_of(content)]
+    others = [part for part in parts if "text" not in part]
+    return visible_digest([*others, {"text": placeholder.without_ids(text_of(parts))}])
+
+
 def chain_without_ids(turns: Sequence[HistoryTurn], body: bytes, placeholder: Placeholder) -> bytes:
     """The chain of the last of these turns (b"" for none) if no placeholder before had an id."""
     first = next((at for at, turn in enumerate(turns) if turn.may_hold_id), len(turns))
     chain = turns[first - 1].chain if first else b""
     for turn in turns[first:]:
-        digest = turn.digest
-        if turn.may_hold_id and placeholder.find(turn.text):
-            parts = [part for content in turn.contents(body) for part in parts_of(content)]
-            digest = digest_without_ids(parts, placeholder)
-        chain = chain_key(chain, turn.side, digest)
+        chain = chain_key(chain, turn.side, digest_without_ids(turn, body, placeholder))
     return chain
-
-
-def digest_without_ids(parts: Sequence[Document], placeholder: Placeholder) -> bytes:
-    """The digest of a turn of these parts if its placeholders had no ids."""
-    others = [part for part in parts if "text" not in part]
-    return visible_digest([*others, {"text": placeholder.without_ids(text_of(parts))}])
 
 
 WINDOWS = 6
@@ -298,3 +297,8 @@ def windows(before: Sequence[bytes], digest: bytes) -> list[bytes]:
     for at in range(last - 2, max(-1, last - 2 * WINDOWS), -2):
         found.append(xxhash.xxh3_128_digest(b"window" + found[-1] + before[at] + before[at + 1]))
     return found
+
+
+def windows_without_ids(turns: Sequence[HistoryTurn], body: bytes, placeholder: Placeholder) -> list[bytes]:
+    """The `windows` of any placeholder after these turns if those in it had no ids."""
+    return windows([digest_without_ids(turn, body, placeholder) for turn in turns[-2 * WINDOWS :]], b"placeholder")
