@@ -288,9 +288,7 @@ class Grafter:
             self._remember(exchange, path)
             return outcome
         exchange.before = _id_before(request.history, outcome)
-        rules = config.rules(
-            plan, generation(model), keep_unanswered=True, ids=incoming.takes_ids, kept_by_service=wire.keeps_history
-        )
+        rules = config.rules(plan, generation(model), ids=incoming.takes_ids, keeps_history=wire.keeps_history)
         pieces = rewrite(request.body, request.history, outcome, rules)
         self._remember(exchange, path)
         replaced: dict[str, bytes | None] = {}
@@ -339,7 +337,7 @@ class Grafter:
 
         by_service = exchange.wire.keeps_history
         if hits and await store_client_results(
-            self.store, config.session, request.body, request.history, hits, kept_by_service=by_service
+            self.store, config.session, request.body, request.history, hits, keeps_history=by_service
         ):
             hits = await look_up()
         if not hits:

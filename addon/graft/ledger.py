@@ -3,14 +3,16 @@
 When a turn of the history is replaced:
 
 1. Each answer with grafted calls has an entry in the ledger, under keys of its visible words, of the turns before it,
-   and of the ids and signatures that the model gave it.
+   and of the signatures that the model gave it.
 2. For each request, `ledger_search` looks up the model turns that are not known from an earlier request.
-3. `ledger_evidence` compares them with the entries found: a turn is replaced only if an entry is proven to be it, by
-   its id or a mark, by all turns before it, by words that cannot be a coincidence, or by another turn that is known.
+3. `ledger_evidence` compares them with the entries found: a turn is replaced only if it reads as an entry, and if its
+   id or a signature after the same words of the user, all turns before it, words that cannot be a coincidence, or
+   another turn that is known show that it is this entry.
 4. If several entries fit, all must mean the same, and no noted turn without calls may read the same. Otherwise the turn
    is a miss, and stays as the client has it.
 5. A finding holds until a write concerns one of its keys. `core.history.rewriting` then puts the entry's steps, with
-   the current results of its calls, in place of the client's turn.
+   the current results of its calls, in place of the client's turn. A found turn keeps its text if it is the last step
+   and none of its calls has a result, or if the request cannot use functions and one has none.
 """
 
 import logging
@@ -150,10 +152,10 @@ def _up_to(history: History, turn_ids: Mapping[int, str]) -> dict[int, str]:
 
 
 async def store_client_results(
-    store: Store, session: str, body: bytes, history: History, hits: Hits, *, kept_by_service: bool = False
+    store: Store, session: str, body: bytes, history: History, hits: Hits, *, keeps_history: bool = False
 ) -> bool:
     """Store the client's results of passed-through calls. Returns whether any was stored. The first result of a call
-    wins. `kept_by_service`: the service keeps the history, and the client only names its turn."""
+    wins. `keeps_history`: the service keeps the history, and the client only names its turn."""
     stored = False
     if store.read_only:
         return False
@@ -164,7 +166,7 @@ async def store_client_results(
             if not true.passthrough or not true.pending:
                 continue
             called, answered = (history.turns[at].contents(body) for at in (index, index + 1))
-            for call_id, outcome in client_results(None if kept_by_service else called, answered, true).items():
+            for call_id, outcome in client_results(None if keeps_history else called, answered, true).items():
                 try:
                     await store.answer(session, call_id, result=outcome["response"], parts=outcome.get("parts", ()))
                     stored = True

@@ -56,15 +56,10 @@ class SessionConfig:
         """Whether a request waits for results by hand."""
         return self.delivery == "hold"
 
-    def rules(
-        self, plan: ToolPlan, model: Generation, *, keep_unanswered: bool, ids: bool, kept_by_service: bool = False
-    ) -> RewriteRules:
-        strip, keep_unanswered = (
-            (self.strips or self.flattens) and not kept_by_service,
-            keep_unanswered and not kept_by_service,
-        )
-        only_known = not plan.rewrites and not kept_by_service
-        return RewriteRules(plan, strip, model, self.placeholder, keep_unanswered, ids, kept_by_service, only_known)
+    def rules(self, plan: ToolPlan, model: Generation, *, ids: bool, keeps_history: bool = False) -> RewriteRules:
+        strip = (self.strips or self.flattens) and not keeps_history
+        keeps_pending = not plan.rewrites and not keeps_history
+        return RewriteRules(plan, strip, model, self.placeholder, ids, keeps_history, keeps_pending)
 
 
 def effective_policy(policy: Policy, settings: Settings) -> dict[str, Any]:

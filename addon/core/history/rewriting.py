@@ -25,18 +25,17 @@ from addon.core.tools.tool_plan import ToolPlan
 
 class RewriteRules(NamedTuple):
     """The rules for one request. `strip`: the client's own calls become text if the request does not declare them.
-    `keep_unanswered`: the last step keeps its text if none of its calls has a result. `ids`: calls have ids.
-    `keeps_history`: the service has the history and waits for the responses to its calls, whatever the request
-    declares. `only_known`: any turn with a pending call keeps its visible form, if that form is valid by itself."""
+    `ids`: calls have ids. `keeps_history`: the service has the history and waits for the responses to its calls,
+    whatever the request declares; otherwise the last step keeps its text if none of its calls has a result.
+    `keeps_pending`: any turn with a pending call keeps its visible form, if that form is valid by itself."""
 
     plan: ToolPlan
     strip: bool
     model: Generation
     placeholder: Placeholder
-    keep_unanswered: bool = True
     ids: bool = True
     keeps_history: bool = False
-    only_known: bool = False
+    keeps_pending: bool = False
 
 
 class StepFormat(NamedTuple):
@@ -235,11 +234,11 @@ class _Writer:
     def _keeps_text(self, turn: HistoryTurn, true: TrueTurn) -> bool:
         if not any(step.slots for step in true.steps) and not self.rules.plan.server_tools:
             return True  # only parts were hidden that this request may not contain
-        if self.rules.only_known:
+        if self.rules.keeps_pending:
             stands = not true.is_shared or self.rules.strip or self._is_whole_step(turn.contents(self.body))
             return bool(true.pending) and stands
         return (
-            self.rules.keep_unanswered
+            not self.rules.keeps_history
             and true is self.last
             and true.turn_id not in self.expanded
             and not true.is_shared

@@ -32,7 +32,7 @@ def rules(model: Generation = (2, 5), *, strip: bool = True, ids: bool = True, *
 def without_functions(*, strip: bool = True, own: Sequence[str] = ()) -> RewriteRules:
     """The rules of a request that cannot use functions."""
     nothing = ToolPlan(None, None, strip, {}, frozenset(own), grafts=False)
-    return RewriteRules(nothing, strip, (2, 5), TEMPLATE, only_known=True)
+    return RewriteRules(nothing, strip, (2, 5), TEMPLATE, keeps_pending=True)
 
 
 def true_turn(n: int, *parts: str | Document, answers: Sequence[Any] = (), **kwargs: Any) -> TrueTurn:

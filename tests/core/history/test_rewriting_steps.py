@@ -29,7 +29,7 @@ def test_calls_in_a_history_that_the_service_keeps_get_their_responses_whatever_
     """The client's turn only names the service's history, so it holds no call to match or to turn into text."""
     named = [user(""), model("an id"), user(response("own", {"r": 1}, id="c2"), "and?")]
     mixed = true_turn(1, call("gone", id="c1"), call("own", id="c2"), answers=[None, "own"])
-    kept = rules(strip=False)._replace(keep_unanswered=False, keeps_history=True)
+    kept = rules(strip=False)._replace(keeps_history=True)
     content, answered, words = rewritten(named, {1: mixed}, kept)[1:]
     assert content == mixed.steps[0].content
     assert answered["parts"] == [response("gone", NO_RESULT, id="c1"), response("own", {"r": 1}, id="c2")]
