@@ -236,7 +236,8 @@ class AnswerRewriter:
         client requested the rest with another request."""
         resumed = copy.copy(self)
         resumed.candidates = copy.deepcopy(self.candidates)
-        for state in resumed.candidates.values():
+        states = resumed.candidates.values()
+        for state in [one for one in states if one.paused] or states:
             state.resume(by_client=by_client)
         resumed.continuation_token = None
         resumed._carried, resumed._meta = {}, {}
@@ -319,7 +320,7 @@ class AnswerRewriter:
         if hides_token or places or state.answered_by_proxy:
             rewritten.pop("continuationToken", None)
         if places or state.answered_by_proxy:
-            self.continuation_token = None  # the step is answered without its rest
+            self._forget_token()  # the step is answered without its rest
         if state.answered_by_proxy or state.resumed_by_proxy:
             rewritten.pop("finishReason", None)
             rewritten.pop("finishMessage", None)
@@ -333,13 +334,17 @@ class AnswerRewriter:
     def _record_token(self, state: Candidate, token: Any, finish: Any) -> bool:
         """Record a continuationToken, if any. Returns whether it is hidden from the client."""
         if not isinstance(token, str) or not token:
-            if finish is not None and not state.paused:
-                self.continuation_token = None
+            if finish is not None:
+                self._forget_token()
             return False
         self.continuation_token = token
         hides = finish in (None, CONTINUATION) and self.proxy_resumes(token)
         state.resumed_by_proxy = state.paused and hides
         return hides
+
+    def _forget_token(self) -> None:
+        if not any(state.paused for state in self.candidates.values()):
+            self.continuation_token = None
 
     def _add_placeholder(self, state: Candidate) -> Document:
         names = [call.name for call in state.captured]

@@ -299,7 +299,9 @@ class Rounds:
         if state.resumed_by_proxy:
             self._pieces += 1
             return Next.ANSWERED.value if token is None else self._request_with(token)
-        calls = tuple(call for one in candidates for call in one.captured)
+        # a further candidate that comes behind a step that the proxy answers is the client's
+        answered = (state,) if state.answered_by_proxy else candidates
+        calls = tuple(call for one in answered for call in one.captured)
         wrong = _has_wrong_calls(state) and self.runs_calls
         match loop.after(len(calls), runnable=state.answered_by_proxy, wrong=wrong):
             case Next.SEND:

@@ -264,6 +264,8 @@ class Journal:
                 self.steps += [self._step(candidate)] if candidate.captured else []
                 self.visible += candidate.visible_parts
                 self.current_visible += candidate.current_visible_parts
+            elif candidate.ended and candidate.turn_id in self._turns:
+                self.complete[candidate.turn_id] = candidate.index
 
     def has_news(self, candidates: Sequence[Candidate]) -> bool:
         """Whether there may be something to store. Most events bring nothing new."""

@@ -1,5 +1,6 @@
 """Answers that the service sends in pieces: a loop requests the rest itself, and a client's own continuation works."""
 
+import asyncio
 from typing import Any
 
 import httpx2
@@ -172,6 +173,57 @@ async def test_a_checkpoint_in_a_stream_is_the_loops_own(proxy: Proxy) -> None:
     played = await proxy.ask("x", framing=Framing.SSE)
     assert (played.text, played.finishes) == ("a b", ["STOP"])
     assert "AA==" not in played.body.decode()
+
+
+# --- a further candidate that nobody asked for ------------------------------------------------------------------
+
+
+def second(*parts: str | Document, finish: str | None = "STOP") -> Document:
+    made = says(*parts, finish=finish, responseId="r")
+    made["candidates"][0]["index"] = 1
+    return made
+
+
+CALLED = call("weather", "1", place="A")
+FURTHER = second(call("weather", "2", place="B"))
+DONE = says("done", finish="STOP")
+CANDIDATES: dict[str, tuple[list[Document], int, list[str]]] = {
+    "behind a step": ([says(CALLED, finish="STOP"), FURTHER], 2, ["done", "pending"]),
+    "behind a token and a step": (
+        [piece(CALLED, token="AA==", finish=None), says(finish="STOP"), FURTHER],
+        2,
+        ["done", "pending"],
+    ),
+    "a text behind a step": ([says(CALLED, finish="STOP"), second("text")], 2, ["done"]),
+    "behind a piece of a step": ([piece(CALLED, token="AA=="), FURTHER], 2, ["done", "pending"]),
+    "behind a piece of a text": ([piece("a ", token="AA=="), FURTHER], 2, ["pending"]),
+    "a text behind a piece": ([piece("a ", token="AA=="), second("text")], 2, []),
+    "before the end of a step": ([says(CALLED), FURTHER, says(finish="STOP")], 1, ["done", "pending"]),
+}
+
+
+@pytest.mark.parametrize("framing", [Framing.SSE, Framing.ARRAY])
+@pytest.mark.parametrize(("first", "requests", "statuses"), CANDIDATES.values(), ids=CANDIDATES)
+async def test_a_candidate_that_nobody_asked_for_is_the_client_s_and_stops_no_answer(
+    proxy: Proxy, first: list[Document], requests: int, statuses: list[str], framing: Framing
+) -> None:
+    upstream = proxy.upstream(Scripted(first, [DONE]))
+    played = await proxy.ask("x", framing=framing)
+    assert len(upstream.bodies) == requests
+    assert sorted(played.finishes) == ["STOP", "STOP"], "each candidate has one end"
+    assert not any("functionCall" in part for part in played.parts)
+    if requests == 2:
+        assert "done" in played.text
+    await all_ended(proxy, len(statuses) - 1 if "pending" in statuses else len(statuses))
+    assert sorted(str(one.status) for one in await proxy.calls()) == statuses
+    assert all(turn.delivered for turn in await proxy.turns())
+
+
+async def all_ended(proxy: Proxy, count: int) -> None:
+    """Wait until so many calls have a result: one whose step was delivered runs on."""
+    async with asyncio.timeout(5):
+        while len((await proxy.store.calls(status=Status.DONE)).items) < count:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
 
 
 # --- Interactions ---------------------------------------------------------------------------------------------
