@@ -447,14 +447,14 @@ class Store(Calls):
 
     @abc.abstractmethod
     async def take_answer(
-        self, session: str, key: bytes, *, window: float, proxy_id: str
+        self, session: str, key: bytes, *, window: float, proxy_id: str, waits: bool = True
     ) -> tuple[str, Document | None] | None:
         """Take the newest undelivered answer to the request with this key that broke off at most `window` seconds ago,
         with its response's id; None: no such answer. If the answer's proxy has lost its lease, the answer broke off
         when the proxy was last alive.
 
         The answer then belongs to the proxy `proxy_id`. Of two concurrent callers, one gets it; it can be taken again
-        after it breaks off again. Answers are kept for an hour.
+        after it breaks off again. Answers are kept for an hour. `waits`: as `take_over` does.
         """
 
     # --- events -----------------------------------------------------------------------------------------------

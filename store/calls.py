@@ -171,4 +171,7 @@ class Calls(abc.ABC):
         The turn, under the same id, and its open calls then belong to the proxy `proxy_id`. Of two concurrent callers,
         one gets the turn; it can be taken over again after it breaks off again. Lost calls are settled as `settle_lost`
         does. A delivered turn is never taken over. Event `turn.updated`.
+
+        A turn that another proxy seems to go on with may have broken off without a note: waits until that proxy renews
+        its lease, before which it must make its late notes, or has lost it.
         """

@@ -181,7 +181,7 @@ class BackgroundResponses:
         if (proxy_id := self._proxy_id()) is None:
             return None
         key = _key(str(response["id"]))
-        found = await self.store.take_answer(marker.session, key, window=_WINDOW, proxy_id=proxy_id)
+        found = await self.store.take_answer(marker.session, key, window=_WINDOW, proxy_id=proxy_id, waits=False)
         return None if found is None else found[1]
 
     async def cancel(self, session: str, response_id: str) -> None:

@@ -66,7 +66,11 @@ _LEASE = 60.0
 """Seconds after which a proxy that has not renewed its lease counts as dead, and its calls as lost."""
 
 _LEASE_RENEWAL = 10.0
-"""Seconds between two renewals of the lease."""
+"""Seconds between two renewals of the lease, and between two looks for lost calls."""
+
+_SHARED_RENEWALS = 5
+"""How much more often the lease is renewed if other proxies use the store: a request that was sent to another proxy
+before waits for it (`Store.take_over`)."""
 
 _LEASE_PAUSE = 1.0
 """The shortest pause, in seconds, before a failed renewal is repeated."""
@@ -268,17 +272,21 @@ class Runtime:
         self.grafter.session_configs.share([tool.declaration for tool in self.executors.tools.values()])
 
     async def _keep_lease(self) -> None:
+        often = _SHARED_RENEWALS if self.executors.late_writes.has_server else 1
+        number = 0
         while True:
-            await asyncio.sleep(_LEASE_RENEWAL)
-            while not await self._renew_lease():
+            await asyncio.sleep(_LEASE_RENEWAL / often)
+            number += 1
+            while not await self._renew_lease(settles=number % often == 0):
+                number = 0
                 await asyncio.sleep(_LEASE_PAUSE)
                 await self.store.recovered(_LEASE_RENEWAL)
 
-    async def _renew_lease(self) -> bool:
-        """Renew the lease, and settle the calls of dead proxies and of lost workers. Returns whether the store
+    async def _renew_lease(self, *, settles: bool = True) -> bool:
+        """Renew the lease, and if it `settles` the calls of dead proxies and of lost workers. Returns whether the store
         worked."""
         try:
-            await self.executors.catch_up()
+            await self.executors.catch_up()  # first: other proxies rely on it
             if self._predecessor is not None:
                 for call in await self.store.drop(self._predecessor):
                     self.metrics.count_ended(call.status)
@@ -286,6 +294,8 @@ class Runtime:
             await self.store.hold(self.proxy_id, _LEASE)
             if not self._holds_lease:  # after an outage, the other proxies must be able to renew their leases first
                 self._holds_lease = True
+                return True
+            if not settles:
                 return True
             for call in await self.store.settle_lost():
                 self.metrics.count_ended(call.status)

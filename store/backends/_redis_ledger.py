@@ -1,5 +1,6 @@
 """The ledger in Redis: turns and their keys, and answers that broke off. A mixin of `RedisStore`."""
 
+import asyncio
 import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -17,6 +18,9 @@ look_up = functools.cache(lambda: Script("_redis_look_up.lua"))
 
 _TIME = 12
 """Digits of the time with which a note begins."""
+
+_LOOK = 0.1
+"""Seconds between two looks at an answer of another proxy."""
 
 type MayTake = Callable[[float | None, str | None], bool]
 """Whether a retry may take an answer, from the time it broke off and its proxy."""
@@ -203,7 +207,7 @@ class RedisLedger(RedisCalls):
             tx.touch([turn_id])
             return turn, self._take_over_calls(tx, old.calls, self._proxies(tx) | {proxy_id}, proxy_id)
 
-        found = await self._take_from(session, "request", "turn", request_key, window, take)
+        found = await self._take_from(session, "request", "turn", request_key, window, proxy_id, take)
         return None if found is None else (found[0], await self._with_parts(found[1]))
 
     async def _take_from[T](
@@ -213,38 +217,50 @@ class RedisLedger(RedisCalls):
         name: str,
         key: bytes,
         window: float,
+        proxy_id: str,
         take: Callable[[Transaction, str, bytes, MayTake], T | None],
+        *,
+        waits: bool = True,
     ) -> T | None:
         """Offer `take` the values of the hash `name` that the index has under this key, newest first. Returns its first
-        result that is not None."""
+        result that is not None. `waits`: an answer that another proxy seems to go on with may have broken off without a
+        note, as long as that proxy has not renewed its lease since the first look."""
         start = values.prefix(key)
         low, high = values.within(start)
-        taken = ""
+        taken, goes_on, began = "", False, self.times().steady
 
         def compute(tx: Transaction) -> T | None:
-            nonlocal taken
+            nonlocal taken, goes_on
+            goes_on = False
             (entries,) = tx.need(("ZREVRANGEBYLEX", tx.keys.of(session, index), high, low))
             ids = values.ids_of(entries, start)
             if not ids:
                 return None
             tx.need(("HGETALL", tx.keys.proxies), *(tx.field(name, one) for one in ids))
-            may_take = functools.partial(
-                rules.can_be_retaken,
-                proxies=self._proxies(tx),
-                last_alive=self._last_alive(tx),
-                window=window,
-                steady=tx.now.steady,
-            )
+            proxies, last_alive = self._proxies(tx), self._last_alive(tx)
+
+            def may_take(broke_off: float | None, proxy: str | None) -> bool:
+                nonlocal goes_on
+                if broke_off is None and proxy in proxies and proxy not in (None, proxy_id):
+                    goes_on = goes_on or last_alive.get(proxy, began) < began
+                return rules.can_be_retaken(
+                    broke_off, proxy, proxies=proxies, last_alive=last_alive, window=window, steady=began
+                )
+
             for one, value in zip(ids, tx.get(name, *ids), strict=True):
                 taken = one.decode()
                 if value is not None and (found := take(tx, taken, value, may_take)) is not None:
                     return found
             return None
 
-        try:
-            return await transact(self, session, compute)
-        except OutcomeUnknown as error:
-            raise TakeOverUnknown(str(error), taken) from error
+        while True:
+            try:
+                found = await transact(self, session, compute)
+            except OutcomeUnknown as error:
+                raise TakeOverUnknown(str(error), taken) from error
+            if found is not None or not (waits and goes_on):
+                return found
+            await asyncio.sleep(_LOOK)
 
     def _take_over_calls(self, tx: Transaction, ids: list[bytes], proxies: set[str], proxy_id: str) -> list[Call]:
         calls = []

@@ -302,7 +302,7 @@ class RedisResponses(RedisLedger):
         await transact(self, session, compute)
 
     async def take_answer(
-        self, session: str, key: bytes, *, window: float, proxy_id: str
+        self, session: str, key: bytes, *, window: float, proxy_id: str, waits: bool = True
     ) -> tuple[str, Document | None] | None:
         def take(tx: Transaction, response_id: str, value: bytes, may_take: MayTake) -> tuple[str, Any] | None:
             unsent = _unsent(value)
@@ -311,7 +311,7 @@ class RedisResponses(RedisLedger):
             tx.put("unsent", response_id, unsent.body, key, proxy_id.encode(), b"")
             return response_id, unsent.answer
 
-        return await self._take_from(session, "unsent_key", "unsent", key, window, take)
+        return await self._take_from(session, "unsent_key", "unsent", key, window, proxy_id, take, waits=waits)
 
 
 def _node_or_bare(response_id: bytes, value: bytes) -> Node:

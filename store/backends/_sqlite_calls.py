@@ -243,7 +243,7 @@ class SqliteCalls(SqliteBase):
             )
 
     async def take_answer(
-        self, session: str, key: bytes, *, window: float, proxy_id: str
+        self, session: str, key: bytes, *, window: float, proxy_id: str, waits: bool = True
     ) -> tuple[str, Document | None] | None:
         if not self._rows("SELECT 1 FROM unsent WHERE session = ? AND key = ?", session, key):
             return None  # as for nearly every request: nothing is written for them

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,34 @@ def test_a_retry_after_a_kill_goes_on_at_once_at_the_successor_and_runs_no_tool_
     finally:
         proxy.stop()
     assert not (proxy.state / "proxy.id").exists(), "who ends leaves nothing to settle"
+
+
+def test_a_retry_after_a_kill_waits_at_another_proxy_and_runs_no_tool_twice(
+    tmp_path: Path, proxies: list[Proxy], strict: Gemini, gemini: Gemini, redis: int
+) -> None:
+    gate, two = tmp_path / "gate", proxies[1]
+    environ = {"TOOLGRAFT_REDIS_PASSWORD": "s3cr3t"}
+    store = f"redis://127.0.0.1:{redis}/1?prefix=e2e"
+    one = Proxy(tmp_path, strict.url, environ=environ, store=store, tools=str(TOOLS), tool_timeout="300")
+    try:
+        history = [user(f"call gate {json.dumps({'file': str(gate)})}")]
+        with ThreadPoolExecutor(2) as pool:
+            asked = pool.submit(ask, one, "failover", history, stream=False)
+            until(gate.exists, "the tool runs")
+            os.kill(one.process.pid, signal.SIGKILL)
+            one.process.wait()
+            assert isinstance(asked.exception(30), httpx2.TransportError)
+            retry = pool.submit(ask, two, "failover", history, stream=False)
+            wait({retry}, timeout=2)  # long enough to run the tool
+            assert (retry.done(), gate.read_text()) == (False, "begun\n")
+            one.control.close()
+            one.start()  # which ends the lease of its predecessor
+            assert "may have run" in retry.result(30)
+        assert gate.read_text() == "begun\n"
+        assert gemini.errors == []
+    finally:
+        Path(f"{gate}.open").touch()
+        one.stop()
 
 
 def test_a_store_that_is_gone_is_said_and_the_proxy_serves_again_once_it_is_back(

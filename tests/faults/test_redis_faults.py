@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from addon.core.framing.documents import Document
 from addon.fake_gemini.server import StrictGemini
 from addon.graft.exchange import Forward
 from addon.surfaces.incoming import Framing
+from addon.web import tasks
 from store.backends.redis import RedisStore
 from store.base import CallStateError, StoreUnavailable, UnknownCall
 from store.factory import open_url
@@ -236,8 +237,18 @@ async def loaded(url: str) -> AsyncIterator[Load]:
             stack.push_async_callback(proxies[-1].close)
         loops = Loops(proxies)
         await loops.open()
+        stack.push_async_callback(tasks.cancel, *(tasks.spawn(renewed(one), name="a lease") for one in proxies))
         yield Load(*stores, loops=loops)
         assert gemini.refused == []
+
+
+async def renewed(proxy: Proxy) -> None:
+    """Keep the proxy's lease, as the runtime does."""
+    while True:
+        await asyncio.sleep(0.5)
+        with suppress(StoreUnavailable):
+            await proxy.executors.catch_up()
+            await proxy.store.hold(str(proxy.executors.proxy_id), 3600)
 
 
 async def test_a_server_that_is_stopped_for_five_seconds() -> None:

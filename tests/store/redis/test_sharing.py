@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -468,6 +468,38 @@ async def test_a_take_over_whose_reply_was_lost_names_what_it_may_have_taken(
     await one.mark_not_handed_over("one", answer.value.taken)
     assert await two.take_over("one", b"key", window=60.0, proxy_id="p2") is not None
     assert await two.take_answer("one", b"key", window=60.0, proxy_id="p2") is not None
+
+
+@pytest.mark.parametrize("kind", ["turn", "answer"])
+@pytest.mark.parametrize(
+    ("end", "is_taken"), [("broken off", True), ("renewed", False), ("delivered", False), ("its lease", True)]
+)
+async def test_who_repeats_a_request_waits_for_news_of_the_proxy_that_had_it(
+    stores: Stores, kind: str, end: str, is_taken: bool
+) -> None:
+    one, two = stores
+    await one.hold("p1", 60.0 if end != "its lease" else 1.0)
+    if kind == "turn":
+        await one.save_turn(a_turn("t1", "one", request_key=b"key", proxy_id="p1", created_at=one.times().wall))
+        broken_off, delivered = one.mark_broken_off, one.mark_delivered
+        take: Callable[..., Coroutine[Any, Any, object]] = two.take_over
+    else:
+        response = Response(response_id="t1", session="one", document={}, created_at=one.times().wall)
+        await one.add_response(response, undelivered=UndeliveredAnswer(b"key", "p1", None))
+        broken_off, delivered = one.mark_not_handed_over, one.mark_handed_over  # type: ignore[assignment]
+        take = two.take_answer
+    taking = asyncio.ensure_future(take("one", b"key", window=60.0, proxy_id="p2"))
+    await asyncio.wait({taking}, timeout=0.3)
+    assert not taking.done()
+    match end:
+        case "broken off":
+            await broken_off("one", "t1")
+        case "delivered":
+            await delivered("one", "t1")
+        case "renewed":
+            await one.hold("p1", 60.0)
+    async with asyncio.timeout(10):
+        assert (await taking is not None) == is_taken
 
 
 async def test_sessions_without_open_calls_cost_the_settling_of_lost_calls_nothing(stores: Stores) -> None:
