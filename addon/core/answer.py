@@ -109,7 +109,8 @@ class _Partial(NamedTuple):
 class Candidate:
     """One candidate of an answer. `slots` are all its calls in order, `captured` the grafted ones among them.
 
-    `hides_parts`: the client did not get everything. `ended`: the finishReason has arrived. `paused`: the rest must be
+    `hides_parts`: the client did not get everything. `hides_signature`: the step's signature is on a hidden call, and
+    the client has no call yet. `ended`: the finishReason has arrived. `paused`: the rest must be
     requested (finishReason CONTINUATION). `resumed_by_proxy`: the proxy requests the rest itself. `answered_by_proxy`:
     the proxy runs the step's calls, so the client's turn does not end here. `finish`: the finishReason.
     """
@@ -121,6 +122,7 @@ class Candidate:
         self.slots: list[CallSlot] = []
         self.captured: list[CapturedCall] = []
         self.hides_parts = False
+        self.hides_signature = False
         self.ended = False
         self._calls_at_end = 0
         self.paused = False
@@ -204,12 +206,14 @@ class AnswerRewriter:
         hides_server_tools: bool,
         new_turn_id: Callable[[int], str],
         call_id: Callable[[str, Document], str],
+        sign: Callable[[str], str],
         limits: Limits = NO_LIMITS,
         proxy_answers: Callable[[Candidate], bool] = lambda candidate: False,
         proxy_resumes: Callable[[str], bool] = lambda token: False,
     ) -> None:
         """`new_turn_id` returns a turn's id by its candidate's index. `call_id` returns the id for a call with this
-        name and these arguments.
+        name and these arguments. `sign` returns the signature for the client's first call of a turn with this id, if
+        the model's is on a hidden call.
 
         `proxy_answers` is asked when a candidate's finishReason has arrived, or its stream ended without one. If true,
         the client sees neither a finishReason nor a placeholder. `proxy_resumes` is asked when a continuationToken has
@@ -220,6 +224,7 @@ class AnswerRewriter:
         self.hides_server_tools = hides_server_tools
         self.new_turn_id = new_turn_id
         self.call_id = call_id
+        self.sign = sign
         self.limits = limits
         self.proxy_answers = proxy_answers
         self.proxy_resumes = proxy_resumes
@@ -295,8 +300,9 @@ class AnswerRewriter:
             state = self.candidates[index] = Candidate(index, self.new_turn_id(index), self.limits)
         content = content_of(candidate)
         parts = parts_of(content)
-        visible = [part for part in parts if self._record_part(state, part)]
+        visible = [shown for part in parts if (shown := self._record_part(state, part)) is not None]
         hides = len(visible) < len(parts)
+        signs = any(shown is not part for shown, part in zip(visible, parts, strict=False))
         finish = candidate.get("finishReason")
         state.paused = finish == CONTINUATION
         hides_token = self._record_token(state, candidate.get("continuationToken"), finish)
@@ -308,7 +314,7 @@ class AnswerRewriter:
             state.answered_by_proxy = self.proxy_answers(state)
         places = ends and state.wants_placeholder
         goes_on = state.answered_by_proxy and (ends or finish is not None)
-        if not hides and not places and not hides_token and not goes_on:
+        if not hides and not signs and not places and not hides_token and not goes_on:
             return candidate
         if finish is not None or hides or whole:
             visible = [part for part in visible if part.get("text") != "" or part.get("thought")]
@@ -353,22 +359,24 @@ class AnswerRewriter:
         state.add_visible(part)
         return part
 
-    def _record_part(self, state: Candidate, part: Document) -> bool:
-        """Record a part. Returns whether the client gets it."""
+    def _record_part(self, state: Candidate, part: Document) -> Document | None:
+        """Record a part. Returns the client's form of it; None if the client does not get it."""
         call = get(part, "functionCall")
+        shown: Document | None = part
         if isinstance(call, dict):
-            visible = self._record_call(state, part, call)
+            shown = self._record_call(state, part, call)
         else:
             state.add_true(part)
-            visible = not self.hides_server_tools or (get(part, "toolCall") or get(part, "toolResponse")) is None
-            if visible:
+            if self.hides_server_tools and (get(part, "toolCall") or get(part, "toolResponse")) is not None:
+                shown = None
+            else:
                 state.add_visible(part)
-        state.hides_parts = state.hides_parts or not visible
-        return visible
+        state.hides_parts = state.hides_parts or shown is None
+        return shown
 
-    def _record_call(self, state: Candidate, part: Document, call: Document) -> bool:
-        """Record a call, or a piece of a call. Returns whether the client gets the part."""
-        pieces = as_list(get(call, "partialArgs"))
+    def _record_call(self, state: Candidate, part: Document, call: Document) -> Document | None:
+        """Record a call, or a piece of a call. Returns the client's form of the part, as `_record_part`."""
+        shown, pieces = part, as_list(get(call, "partialArgs"))
         goes_on = bool(get(call, "willContinue"))
         if state.partial is None and not pieces and not goes_on:
             return self._capture(state, part, call)
@@ -378,6 +386,7 @@ class AnswerRewriter:
         if state.partial is None:
             head = {k: v for k, v in call.items() if camel(k) not in ("partialArgs", "willContinue")}
             state.partial = _Partial({**part, "functionCall": head}, Assembly(self.limits.args))
+            shown = self._signed(state, part)
         partial = state.partial
         for key, value in part.items():
             partial.part.setdefault(key, value)  # the signature may come with a later piece
@@ -387,11 +396,17 @@ class AnswerRewriter:
             partial.args.update(args)  # all arrive with the last piece
         if not goes_on:
             state.partial = None
-            return self._capture_assembled(state, partial)
+            return shown if self._capture_assembled(state, partial) is not None else None
         used = str(partial.part["functionCall"].get("name", ""))
-        return self.passthrough or self.naming.toolset_name(used) is None
+        return shown if self.passthrough or self.naming.toolset_name(used) is None else None
 
-    def _capture_assembled(self, state: Candidate, partial: _Partial) -> bool:
+    def _signed(self, state: Candidate, part: Document) -> Document:
+        """The part of the client's call, with a signature of the proxy if a hidden call has the model's."""
+        if not state.hides_signature or get(part, "thoughtSignature") is not None:
+            return part
+        return {**part, "thoughtSignature": self.sign(state.turn_id)}
+
+    def _capture_assembled(self, state: Candidate, partial: _Partial) -> Document | None:
         call = {**partial.part["functionCall"], "args": partial.args.done()}
         return self._capture(state, {**partial.part, "functionCall": call}, call, is_too_long=partial.args.is_too_long)
 
@@ -403,15 +418,17 @@ class AnswerRewriter:
             self.unfinished_calls.add(str(partial.part["functionCall"].get("name", "")))
             self._capture_assembled(state, partial)
 
-    def _capture(self, state: Candidate, part: Document, call: Document, *, is_too_long: bool = False) -> bool:
-        """Record a complete call. Returns whether the client gets it."""
-        used = str(call.get("name", ""))
+    def _capture(
+        self, state: Candidate, part: Document, call: Document, *, is_too_long: bool = False
+    ) -> Document | None:
+        """Record a complete call. Returns the client's form of its part, as `_record_part`."""
+        given, used = part, str(call.get("name", ""))
         name = self.naming.toolset_name(used)
         bounds = state.bounds
         if self.passthrough and bounds.are_full:
             name = None  # the client answers this call too, but its result is not needed: the call is not stored
         if name is not None and bounds.are_exceeded:
-            return False
+            return None
         fault = bounds.fault(call.get("args"), is_too_long=is_too_long)
         if fault is not None:
             call = {**call, "args": {}}
@@ -419,8 +436,10 @@ class AnswerRewriter:
         if name is None:
             state.slots.append(CallSlot(used, None))
             state.add_true(part)
-            state.add_visible(part)
-            return True
+            state.add_visible(self._signed(state, part))
+            shown = self._signed(state, given)
+            state.hides_signature = False
+            return shown
         overflow = bounds.take()
         args = call["args"] if isinstance(call.get("args"), dict) else {}
         captured = CapturedCall(
@@ -436,7 +455,10 @@ class AnswerRewriter:
         state.add_true({**part, "functionCall": {**call, "name": name}})
         if self.passthrough:
             state.add_visible(part)
-        return self.passthrough
+            return given
+        if get(part, "thoughtSignature") is not None and len(state.captured) == len(state.slots):
+            state.hides_signature = True
+        return None
 
 
 def _with_filler(candidate: Document) -> Document:

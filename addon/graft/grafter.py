@@ -4,6 +4,7 @@ One `Grafter` serves the whole proxy. It suspends only in the store and while it
 """
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import time
@@ -16,6 +17,7 @@ import xxhash
 from addon.core.framing import replies
 from addon.core.framing.documents import Document, Malformed, decode, members, replace_invalid_text
 from addon.core.history.keys import Keys, asker_digest
+from addon.core.history.own_signatures import without_own_signatures
 from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
@@ -203,10 +205,10 @@ class Grafter:
             if isinstance(outcome, Forward) and outcome.exchange is not None and target.operation in _ANSWERED:
                 outcome.exchange.incoming = incoming
                 outcome.exchange.proxy_id = self.owners.proxy_id
-            return outcome
+            return self._without_own_signatures(outcome)
         except Malformed as error:
             self.warn(f"a {target.surface} {target.operation} request was passed on unchanged: {error}")
-            return Forward(body)
+            return self._without_own_signatures(Forward(body))
         except EXCHANGE_FAILED as error:
             return self.failure_outcome(target, body, error)
         except Exception as error:
@@ -220,13 +222,23 @@ class Grafter:
             self.metrics.error("store")
         if self.settings.on_store_error == "pass":
             self.warn(f"{'the graft' if broken else 'the store'} failed, the request was passed on unchanged: {error}")
-            return Forward(body)
+            return self._without_own_signatures(Forward(body))
         if broken:
             document = replies.error(500, "INTERNAL", f"toolgraft: {error}")
         else:
             logger.warning("the store failed: %s", error)
             document = replies.error(503, "UNAVAILABLE", f"toolgraft: {STORE_FAILED}")
         return Reply(500 if broken else 503, "application/json; charset=UTF-8", wire_of(target).error(document))
+
+    def _without_own_signatures(self, outcome: Outcome) -> Outcome:
+        """The outcome without signatures of the proxy in what goes upstream, where the ledger left some."""
+        if not isinstance(outcome, Forward):
+            return outcome
+        known = outcome.exchange or outcome.noted
+        if known is not None and not known.request.history.holds_signed_calls:
+            return outcome
+        body = without_own_signatures(outcome.body, self.store.secret)
+        return outcome if body is outcome.body else dataclasses.replace(outcome, body=body)
 
     def failed(self, error: Exception, what: str = "an answer could not be captured") -> "GraftFailed":
         """Log an unexpected error. Returns the failure to raise or report. `what`: a sentence for the log."""

@@ -425,6 +425,7 @@ class Reading:
             hides_server_tools=exchange.plan.hides_server_tools,
             new_turn_id=self._new_turn_id,
             call_id=rounds.call_id,
+            sign=exchange.keys.signature,
             limits=self._limits,
             proxy_answers=rounds.is_answered_here,
             proxy_resumes=rounds.continues,

@@ -11,6 +11,7 @@ from mitmproxy import http
 
 from addon.core.framing import replies
 from addon.core.framing.streams import BadEncoding, Decompress, decompressor
+from addon.core.history.own_signatures import without_own_signatures
 from addon.core.summaries import Summary
 from addon.graft.exchange import Abandoned, Exchange, Reply
 from addon.graft.machine_shell import Capture, concerns, note_answer
@@ -120,7 +121,11 @@ class Grafting:
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         grafted = self._requests.get(flow)
         runtime = self.lifecycle.runtime
-        if grafted is None or runtime is None or flow.response is not None or flow.error is not None:
+        if runtime is None or flow.response is not None or flow.error is not None:
+            return None
+        if grafted is None:
+            if self.routing.routes.get(flow) is not None:
+                _remove_own_signatures(flow, runtime)
             return None
         if runtime.ending:
             self._answer(flow, unavailable(grafted.route.target))
@@ -140,6 +145,7 @@ class Grafting:
 
     async def _graft(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
         if self.lifecycle.filters_out(flow):
+            _remove_own_signatures(flow, runtime)
             self._pass_unchanged(flow, grafted)
             return
         incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)
@@ -322,6 +328,13 @@ class Grafting:
             flow.request.headers.pop("accept-encoding", None)
         else:
             flow.request.headers["accept-encoding"] = grafted.encoding
+
+
+def _remove_own_signatures(flow: http.HTTPFlow, runtime: Runtime) -> None:
+    """Remove signatures of the proxy from a request that passes unread: a chat may go on in another session."""
+    body = flow.request.data.content
+    if body and (new := without_own_signatures(body, runtime.store.secret)) is not body:
+        set_body(flow.request, new)
 
 
 def _settle_later(capture: Capture, whole: bool) -> None:

@@ -27,6 +27,7 @@ def rewriter(
         hides_server_tools=hides,
         new_turn_id=lambda _: f"turn_{next(turns):016x}",
         call_id=lambda name, args: f"call_{next(calls)}",
+        sign=lambda turn_id: f"signed {turn_id}",
         limits=limits,
     )
 
@@ -306,3 +307,48 @@ def test_the_placeholder_s_status_says_whether_a_call_is_pending(calls: list[Doc
     assert visible is not None
     names = ", ".join(["f"] * len(calls))
     assert visible == event(f"Tool call {status}: {names} [turn_0000000000000000]", finish="STOP")
+
+
+_SIGNED = {"thoughtSignature": "model's"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "signatures"),
+    [
+        ([call() | _SIGNED, call("own"), call("own")], ["signed turn_0000000000000000", None]),
+        ([call() | _SIGNED, call(), "so", call("own")], ["signed turn_0000000000000000"]),
+        ([call("own") | _SIGNED, call(), call("own")], ["model's", None]),
+        ([call(), call("own") | _SIGNED, call("own")], ["model's", None]),
+        ([call() | _SIGNED, call("own") | _SIGNED], ["model's"]),
+        ([call(), call("own")], [None]),
+        (
+            [
+                call(willContinue=True) | _SIGNED,
+                {"functionCall": {}},
+                call("own", willContinue=True),
+                {"functionCall": {}},
+                call("own", willContinue=True),
+                {"functionCall": {}},
+            ],
+            ["signed turn_0000000000000000", None, None, None],
+        ),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_s_first_call_is_signed_if_the_model_s_signature_is_on_a_hidden_call(
+    parts: list[Any], signatures: list[Any], streams: bool
+) -> None:
+    answer = rewriter(strip=False)
+    events = [*(event(part) for part in parts), event("", finish="STOP")] if streams else [event(*parts, finish="STOP")]
+    before = copy.deepcopy(events)
+    shown = [seen for one in events if (seen := answer.feed(one, whole=not streams)) is not None]
+    assert events == before
+    found = [
+        part.get("thoughtSignature")
+        for one in shown
+        for part in one["candidates"][0]["content"]["parts"]
+        if "functionCall" in part
+    ]
+    assert found == signatures
+    (state,) = answer.candidates.values()
+    assert not any("signed" in part.get("thoughtSignature", "") for part in state.true_parts)

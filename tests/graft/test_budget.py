@@ -16,6 +16,7 @@ def paused(text: str) -> Paused:
         hides_server_tools=False,
         new_turn_id=lambda index: "",
         call_id=lambda name, args: "",
+        sign=lambda turn_id: "",
     )
     return Paused(rewriter, steps=(Step(content=model(text), slots=[]),))
 

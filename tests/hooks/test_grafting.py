@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from addon.core.history.own_signatures import own_signature
+from addon.core.history.rewriting import DUMMY_SIGNATURE
 from store.base import StoreUnavailable
 from tests.hooks.harness import GOOGLE, PATH, Hooks, request, response
 
@@ -59,6 +61,14 @@ async def test_a_session_without_a_toolset_is_not_touched(headers: dict[str, str
     assert answer.stream is False
     await hooks.call("response", flow)
     assert answer.raw_content == body
+
+
+async def test_a_chat_with_the_proxy_s_signatures_goes_on_in_a_session_without_a_toolset(hooks: Hooks) -> None:
+    signature = own_signature(hooks.store.secret, "turn_1").encode()
+    body = b'{"contents":[{"parts":[{"thoughtSignature":"%b"}]}]}'
+    flow = await hooks.ask(request(body=body % signature, headers={"x-graft-session": "other"}))
+    assert flow.request.content == body % DUMMY_SIGNATURE.encode()
+    assert flow.request.headers["content-length"] == str(len(flow.request.content))
 
 
 @pytest.mark.parametrize(("given", "after"), [("gzip", "gzip"), (None, None)])

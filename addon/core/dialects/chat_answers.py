@@ -245,11 +245,15 @@ class Completions:
 
     def _calls(self, parts: Sequence[Document], *, numbered: bool) -> list[Document]:
         """The entries of the client's calls, as the service sent them."""
-        read = {id(one.part): one for one in self._read_parts}
-        entries = [
-            read[id(part)].client_entry(numbered=numbered) if id(part) in read else tool_call(part) for part in parts
-        ]
-        return [entry for entry in entries if entry is not None]
+        read = {id(one.part["functionCall"]): one for one in self._read_parts}
+        entries: list[Document] = []
+        for part in parts:
+            one = read.get(id(part["functionCall"]))
+            entry = tool_call(part) if one is None else one.client_entry(numbered=numbered)
+            if entry is not None:
+                is_signed_here = one is not None and one.part is not part
+                entries.append(entry | signature_member(part["thoughtSignature"]) if is_signed_here else entry)
+        return entries
 
 
 def _numbered(choice: Document, given: Mapping[int, Document | None]) -> Document:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from addon.core.dialects.interaction_requests import marked_id
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import decoded_signature
+from addon.core.history.own_signatures import own_signature
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 
 _PROJECT = re.compile(r"/projects/([^/?:]+)")
@@ -147,6 +148,10 @@ class Keys:
     def mark(self, kind: str, value: bytes) -> bytes:
         """The key of a mark: see `marks_of`."""
         return _keyed(self._secret, kind.encode(), self.asker, value).digest()
+
+    def signature(self, turn_id: str) -> str:
+        """The proxy's own signature for a turn."""
+        return own_signature(self._secret, turn_id)
 
     def mask_chain(self, name: bytes, chain: bytes) -> bytes:
         """Encrypt or decrypt the chain that is stored with a turn, so that nobody can guess a chat's words from it.

@@ -143,6 +143,11 @@ class History:
         self.remembered = 0
         self.beginning: Any = None
 
+    @property
+    def holds_signed_calls(self) -> bool:
+        """Whether there may be calls with signatures."""
+        return self.holds & (CALLS | SIGNATURES) == CALLS | SIGNATURES
+
     def inherit(self, known: "History", turns: int) -> None:
         """Reuse the results of a known history that has the same first `turns` turns."""
         self.identified = min(known.identified, turns)
