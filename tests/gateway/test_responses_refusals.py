@@ -163,4 +163,7 @@ async def test_an_answer_that_cannot_be_stored_is_an_error(
         assert "the disk" not in last["message"]
         assert "a mistake" not in last["message"]
     else:
-        assert (await house.respond("one", status, conversation="c"))["error"]["code"] == code
+        answer = await house.post("/v1/responses", {"model": MODEL, "input": "one", "conversation": "c"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        retries = None if code is None else "false"
+        assert answer.headers.get("x-should-retry") == retries, "its tools may have run"
