@@ -26,7 +26,7 @@ def plan(names: Mapping[str, str] = NAMES, own: Sequence[str] = (), *, server_to
 
 
 def rules(model: Generation = (2, 5), *, strip: bool = True, ids: bool = True, **kwargs: Any) -> RewriteRules:
-    return RewriteRules(plan(**kwargs), strip, model, TEMPLATE, True, ids)
+    return RewriteRules(plan(**kwargs), strip, model, TEMPLATE, ids)
 
 
 def without_functions(*, strip: bool = True, own: Sequence[str] = ()) -> RewriteRules:
