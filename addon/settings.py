@@ -275,6 +275,11 @@ class Settings(BaseModel):
         "A request, if the store or the proxy fails: `fail` answers with an error (503 or 500), `pass` forwards it "
         "unchanged.",
     )
+    on_unread: Literal["fail", "pass"] = _records(
+        "fail",
+        "A request that cannot be read, in a session with tools: `fail` answers with an error (400), `pass` forwards "
+        "it unchanged, with a warning; its answer is not noted.",
+    )
     keep_requests: int = _records(
         100,
         "The number of requests whose bodies are kept in memory, for the console and `toolgraft requests`.",

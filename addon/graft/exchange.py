@@ -53,7 +53,8 @@ class Exchange:
     `request`: the client's; the ledger knows turns by the client's history, under these `keys`. `resumes`: the answer
     that this request continues with its continuationToken. `notes`: whether turns without calls are noted, so that none
     is mistaken for a turn with hidden calls. `before`: the id of the entry behind the history's last model turn,
-    if any. `incoming`: for `request_key`. `proxy_id`: the proxy that makes the answer. `summary`: for the log line.
+    if any. `recorded`: the keys of the words of the turns that are entries or notes. `incoming`: for `request_key`.
+    `proxy_id`: the proxy that makes the answer. `summary`: for the log line.
     """
 
     wire: Wire
@@ -65,6 +66,7 @@ class Exchange:
     resumes: Paused | None = None
     notes: bool = True
     before: str = ""
+    recorded: set[bytes] = field(default_factory=set)
     incoming: Incoming | None = None
     proxy_id: str | None = None
     summary: Summary = field(default_factory=lambda: Summary(""))

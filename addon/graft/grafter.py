@@ -15,7 +15,7 @@ from typing import Literal
 import xxhash
 
 from addon.core.framing import replies
-from addon.core.framing.documents import Document, Malformed, decode, members, replace_invalid_text
+from addon.core.framing.documents import Document, Malformed, NotGrafted, decode, members, replace_invalid_text
 from addon.core.history.keys import Keys, asker_digest
 from addon.core.history.own_signatures import without_own_signatures
 from addon.core.history.request import Request
@@ -190,9 +190,9 @@ class Grafter:
         hangup: Hangup = never,
         is_expected: bool = False,
     ) -> Outcome:
-        """Decide the outcome of a request. Never raises: a request that cannot be understood passes untouched, and the
-        settings decide what follows if the store or the graft fails. `is_expected`: `config` is the session's last
-        known configuration, and is read again."""
+        """Decide the outcome of a request. Never raises: the settings decide what follows if the request cannot be
+        read, or if the store or the graft fails. `is_expected`: `config` is the session's last known configuration, and
+        is read again."""
         target, body = incoming.target, incoming.body
         self.metrics.count_request(target.surface, target.operation)
         try:
@@ -206,14 +206,48 @@ class Grafter:
                 outcome.exchange.incoming = incoming
                 outcome.exchange.proxy_id = self.owners.proxy_id
             return self._without_own_signatures(outcome)
+        except NotGrafted as error:
+            return self._passed_unread(target, body, error)
         except Malformed as error:
-            self.warn(f"a {target.surface} {target.operation} request was passed on unchanged: {error}")
-            return self._without_own_signatures(Forward(body))
+            return self.unread_outcome(target, body, error)
         except EXCHANGE_FAILED as error:
-            return self.failure_outcome(target, body, error)
+            outcome = self.failure_outcome(target, body, error)
         except Exception as error:
             self._forget()  # a faulty cached beginning must not fail every request of its chat
-            return self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
+            outcome = self.failure_outcome(target, body, self.failed(error, "a request could not be rewritten"))
+        if isinstance(outcome, Forward):
+            outcome = dataclasses.replace(outcome, noted=self.ungrafted(incoming, config))
+        return outcome
+
+    def ungrafted(self, incoming: Incoming, config: SessionConfig) -> Exchange | None:
+        """The exchange of a request that is not grafted, for the notes of its answer; None if that is not noted, or if
+        the request cannot be read. Never raises."""
+        if incoming.target.operation not in _ANSWERED or not _may_hide(config):
+            return None
+        wire = wire_of(incoming.target)
+        try:
+            request = wire.read(replace_invalid_text(incoming.body))
+            keys = self._keys(wire, request, incoming.asker)
+            request.history.identify(request.body)
+        except Malformed:
+            return None
+        except Exception as error:
+            self.failed(error, "a request could not be read")
+            return None
+        return Exchange(wire, config, ToolPlan.untouched(), incoming.target.model, request, keys)
+
+    def unread_outcome(self, target: Target, body: bytes, why: Malformed | str) -> Outcome:
+        """The outcome of a request that cannot be read: its history may hold turns with hidden calls, and a later
+        history would hold an answer that nobody has noted."""
+        if self.settings.on_unread == "pass":
+            return self._passed_unread(target, body, why)
+        self.warn(f"a {target.surface} {target.operation} request was refused: it cannot be read: {why}")
+        document = replies.error(400, "INVALID_ARGUMENT", f"toolgraft: the request cannot be read: {why}")
+        return Reply(400, replies.content_type("json"), wire_of(target).error(document))
+
+    def _passed_unread(self, target: Target, body: bytes, why: Malformed | str) -> Outcome:
+        self.warn(f"a {target.surface} {target.operation} request was passed on unchanged: {why}")
+        return self._without_own_signatures(Forward(body))
 
     def failure_outcome(self, target: Target, body: bytes, error: ExchangeFailed) -> Outcome:
         """The outcome of a request if the store or the graft has failed."""
@@ -280,8 +314,7 @@ class Grafter:
         summary.is_streamed = target.operation is Operation.STREAM
         summary.note_client(incoming.user_agent)
         exchange = Exchange(wire, config, plan or ToolPlan.untouched(), model, request, keys, summary=summary)
-        may_hide = config.strips or bool(config.toolbox.names) or config.revision != 0  # now, or in earlier answers
-        exchange.notes = target.operation in _ANSWERED and may_hide
+        exchange.notes = target.operation in _ANSWERED and _may_hide(config)
         if exchange.notes:
             request.history.identify(request.body)
         noted = exchange if exchange.notes else None
@@ -393,6 +426,11 @@ def _id_before(history: History, hits: Hits) -> str:
     """The id of the entry behind the last model turn; "" if there is none."""
     last = next((at for at in range(len(history.turns) - 1, 0, -1) if history.turns[at].side == "model"), 0)
     return hits[last][-1].turn_id if hits.get(last) else ""
+
+
+def _may_hide(config: SessionConfig) -> bool:
+    """Whether answers of the session have hidden calls, or had."""
+    return config.strips or bool(config.toolbox.names) or config.revision != 0
 
 
 def _blocked(exchange: Exchange, hits: Hits) -> Hits | Reply:

@@ -1,6 +1,7 @@
 """The shells of an answer machine: what all share (`AnswerRecords`), and `Capture`, which takes a complete answer from
 mitmproxy. `loop.runner` is the shell for streams."""
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -149,6 +150,7 @@ class AnswerRecords:
             await self._late_writes.wait(PATIENCE)
 
     async def _save(self, save: Save) -> None:
+        self._exchange.recorded.update(save.keys[:1])
         await self.grafter.store.save_turn(save.turn, save.calls, save.keys)
         if save.calls:
             self.grafter.metrics.count_captured(len(save.calls))
@@ -164,6 +166,7 @@ class AnswerRecords:
             await self._save(save)
 
     async def _note(self, keys: Sequence[bytes], chain: bytes) -> None:
+        self._exchange.recorded.add(keys[0])
         await self.grafter.plain_notes.add(self._session, keys, chain)
 
     async def _mark(self, what: str, turn_id: str, write: Write) -> None:
@@ -292,9 +295,10 @@ class Capture:
 async def note_answer(
     grafter: Grafter, exchange: Exchange, content_type: str, body: bytes, *, whole: bool = True
 ) -> None:
-    """Note the turns of an answer that was passed on unchanged. `whole` False: the answer broke off, and the client may
-    have kept any part of it from the start. Never raises."""
+    """Note the turns of an answer as its client receives it, except those that are recorded already. `whole` False: the
+    answer broke off, and the client may have kept any part of it from the start. Never raises."""
     try:
+        exchange = dataclasses.replace(exchange, wire=exchange.wire.for_another_answer())
         reader, decoder = NoteReader(exchange), Decoder(content_type)
         items = [*decoder.feed(body), *decoder.flush()]
         found = [item.data for item in items if item.data is not None]
@@ -303,7 +307,9 @@ async def note_answer(
         if decoder.framing is not Framing.JSON and (not whole or (exchange.wire.native and FINISH not in body)):
             notes += reader.beginnings()
         for keys, chain in notes:
-            await grafter.plain_notes.add(exchange.config.session, keys, chain)
+            if keys[0] not in exchange.recorded:
+                exchange.recorded.add(keys[0])
+                await grafter.plain_notes.add(exchange.config.session, keys, chain)
     except Exception as error:
         grafter.failed(error, "an answer that was passed on could not be noted")
 

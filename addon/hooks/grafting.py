@@ -13,9 +13,10 @@ from addon.core.framing import replies
 from addon.core.framing.streams import BadEncoding, Decompress, decompressor
 from addon.core.history.own_signatures import without_own_signatures
 from addon.core.summaries import Summary
-from addon.graft.exchange import Abandoned, Exchange, Reply
-from addon.graft.machine_shell import Capture, concerns, note_answer
+from addon.graft.exchange import Abandoned, Exchange, Forward, Reply
+from addon.graft.machine_shell import Capture, concerns
 from addon.graft.session_config import SessionConfig
+from addon.hooks.delivered import Delivered, Delivery, answered_here, deliveries
 from addon.hooks.draining import Hangup
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.looping import Looping
@@ -40,9 +41,9 @@ from addon.hooks.mitmproxy_patches import error_response, on_handover
 from addon.hooks.routing import Route, Routing, UnknownSessions, session_config_of
 from addon.hooks.runtime import Runtime
 from addon.hooks.secrets import redaction_of
-from addon.hooks.streams import WholeAnswers, comes_whole, is_stream, pass_whole, receive_whole, send_instead
+from addon.hooks.streams import comes_whole, is_stream, pass_whole, receive_whole, send_instead
 from addon.monitoring.recent_requests import Bodies
-from addon.surfaces.incoming import Operation
+from addon.surfaces.incoming import Incoming, Operation
 from addon.web import tasks
 from store.base import StoreUnavailable
 
@@ -74,8 +75,7 @@ class RecordedBodies:
 
 
 class Grafting:
-    """`recorded` is filled only if `is_recording`. `answered_here`: as in `Looping`. `summaries`: of the requests that
-    could be understood."""
+    """`recorded` is filled only if `is_recording`. `summaries`: of the requests that could be understood."""
 
     def __init__(self, lifecycle: Lifecycle, routing: Routing, looping: Looping) -> None:
         self.lifecycle = lifecycle
@@ -83,7 +83,6 @@ class Grafting:
         self.looping = looping
         self.is_recording = False
         self.recorded = FlowState[RecordedBodies]("recorded")
-        self.answered_here = looping.answered_here
         self.summaries = FlowState[Summary]("summary")
         self._requests = FlowState[_GraftedRequest]("grafted_request")
         self._noted = FlowState[Exchange]("noted")
@@ -93,7 +92,7 @@ class Grafting:
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         route = self.routing.routes.get(flow)
         runtime = self.lifecycle.runtime
-        if route is None or runtime is None or flow.response is not None:
+        if route is None or runtime is None:
             return None
         error_response[flow] = partial(unreachable, route.target)
         if route.target.operation is Operation.LIVE:
@@ -121,11 +120,14 @@ class Grafting:
     def request(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         grafted = self._requests.get(flow)
         runtime = self.lifecycle.runtime
-        if runtime is None or flow.response is not None or flow.error is not None:
+        if runtime is None or flow.error is not None:
             return None
         if grafted is None:
-            if self.routing.routes.get(flow) is not None:
+            if flow.response is None and self.routing.routes.get(flow) is not None:
                 _remove_own_signatures(flow, runtime)
+            return None
+        if flow.response is not None:  # another addon has answered
+            self._ungrafted(flow, grafted, runtime)
             return None
         if runtime.ending:
             self._answer(flow, unavailable(grafted.route.target))
@@ -146,13 +148,13 @@ class Grafting:
     async def _graft(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
         if self.lifecycle.filters_out(flow):
             _remove_own_signatures(flow, runtime)
-            self._pass_unchanged(flow, grafted)
+            self._ungrafted(flow, grafted, runtime)
             return
         incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)
         if incoming is None:
-            self._unread(flow, grafted)
+            self._unread(flow, grafted, runtime)
             return
-        body, hangup = incoming.body, Hangup(flow.client_conn, self.routing.in_flight)
+        hangup = Hangup(flow.client_conn, self.routing.in_flight)
         outcome = await runtime.grafter.request(
             incoming, grafted.config, hangup=hangup.wait, is_expected=grafted.is_expected
         )
@@ -164,24 +166,30 @@ class Grafting:
         elif isinstance(outcome, Reply):
             self._answer(flow, response_of(outcome))
         else:
-            if outcome.summary is not None:
-                self.summaries[flow] = outcome.summary
-                runtime.recent.begin(outcome.summary, Bodies(incoming, outcome.body))
-            exchange = outcome.exchange or outcome.noted
+            self._forward(flow, grafted, runtime, incoming, outcome)
+
+    def _forward(
+        self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime, incoming: Incoming, outcome: Forward
+    ) -> None:
+        exchange, body = outcome.exchange or outcome.noted, incoming.body
+        _note_delivery(flow, runtime, exchange)
+        if outcome.summary is not None:
+            self.summaries[flow] = outcome.summary
+            runtime.recent.begin(outcome.summary, Bodies(incoming, outcome.body))
             if exchange is not None and self.looping.needs_runner(exchange):
                 del self._requests[flow]
                 self.looping.divert(flow, exchange, body, outcome.body)
                 return
             if outcome.noted is not None:
                 self._noted[flow] = outcome.noted
-            if outcome.exchange is None and outcome.body is body:
-                self._pass_unchanged(flow, grafted)
-                return
-            if self.is_recording:
-                self.recorded[flow] = RecordedBodies(body)
-            grafted.exchange = outcome.exchange
-            if outcome.body is not body:
-                set_body(flow.request, outcome.body)
+        if outcome.exchange is None and outcome.body is body:
+            self._pass_unchanged(flow, grafted)
+            return
+        if self.is_recording:
+            self.recorded[flow] = RecordedBodies(body)
+        grafted.exchange = outcome.exchange
+        if outcome.body is not body:
+            set_body(flow.request, outcome.body)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         grafted = self._requests.get(flow)
@@ -210,7 +218,7 @@ class Grafting:
 
     def _stream_untouched(self, flow: http.HTTPFlow, route: Route, response: http.Response, runtime: Runtime) -> None:
         """Stream a model's ungrafted answer to the client as it arrives. mitmproxy alone would buffer it."""
-        if flow in self.answered_here or response.data.content is not None:
+        if flow in answered_here or response.data.content is not None:
             return
         if not is_stream(response, asked=route.target.operation is Operation.STREAM):
             return
@@ -235,8 +243,8 @@ class Grafting:
             return None
         body = body_of(flow.response, runtime.settings.max_answer)
         if body is None:
-            if grafted is not None and grafted.exchange is not None and flow.response.data.content is not None:
-                flow.response = failed(grafted.exchange.target, UNDECODED)  # it may hold a call
+            if flow.response.data.content is not None:
+                flow.response = failed(noted.target, UNDECODED)  # it may hold a call, and cannot be noted
             pass_whole(flow)
             return None
         if (
@@ -246,8 +254,7 @@ class Grafting:
         ):
             pass_whole(flow)
             noted.summary.keep_end(body)
-            is_answer = noted.notes and flow.response.status_code == 200
-            return note_answer(runtime.grafter, noted, _content_type(flow.response), body) if is_answer else None
+            return None
         capture = Capture(
             runtime.grafter,
             grafted.exchange,
@@ -261,7 +268,7 @@ class Grafting:
     def _refusal(self, flow: http.HTTPFlow, response: http.Response, runtime: Runtime) -> http.Response | None:
         """The error that replaces a complete answer, if the client may not have that answer."""
         route, content, most = self.routing.routes.get(flow), response.data.content, runtime.settings.max_answer
-        if route is None or content is None or flow in self.answered_here:
+        if route is None or content is None or flow in answered_here:
             return None
         if self.routing.in_flight.is_over:
             return unavailable(route.target)  # the answer may be cut off
@@ -295,7 +302,7 @@ class Grafting:
         pass_whole(flow)
 
     def running(self) -> None:
-        WholeAnswers.install()
+        Delivered.install()
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._requests.pop(flow)
@@ -303,20 +310,32 @@ class Grafting:
 
     async def _stop(self) -> None:
         """End the requests of clients that still wait, because the proxy ends."""
-        await self.routing.in_flight.cut_off(self.answered_here)
+        await self.routing.in_flight.cut_off(answered_here)
 
-    def _unread(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
+    def _unread(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
         """Handle a request whose body cannot be decompressed."""
-        encoding = _encoding(flow.request)
-        if decompressor(encoding) is not None:
-            self._pass_unchanged(flow, grafted)
+        encoding, target = _encoding(flow.request), grafted.route.target
+        if decompressor(encoding) is None:
+            self._answer(flow, unsupported(target, encoding))
             return
-        self._answer(flow, unsupported(grafted.route.target, encoding))
+        why = f"it does not fit its content encoding, or has more than {runtime.settings.max_body} bytes then"
+        outcome = runtime.grafter.unread_outcome(target, b"", why)
+        if isinstance(outcome, Reply):
+            self._answer(flow, response_of(outcome))
+        else:
+            self._pass_unchanged(flow, grafted)
+
+    def _ungrafted(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
+        """Handle a request that another addon answers, or that `graft_filter` excludes: its answer is noted."""
+        incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)
+        exchange = None if incoming is None else runtime.grafter.ungrafted(incoming, grafted.config)
+        _note_delivery(flow, runtime, exchange)
+        self._pass_unchanged(flow, grafted)
 
     def _answer(self, flow: http.HTTPFlow, response: http.Response) -> None:
         """Answer the request instead of its upstream."""
         self._requests.pop(flow)
-        self.answered_here[flow] = True
+        answered_here[flow] = True
         flow.response = response
 
     def _pass_unchanged(self, flow: http.HTTPFlow, grafted: _GraftedRequest) -> None:
@@ -335,6 +354,11 @@ def _remove_own_signatures(flow: http.HTTPFlow, runtime: Runtime) -> None:
     body = flow.request.data.content
     if body and (new := without_own_signatures(body, runtime.store.secret)) is not body:
         set_body(flow.request, new)
+
+
+def _note_delivery(flow: http.HTTPFlow, runtime: Runtime, exchange: Exchange | None) -> None:
+    if exchange is not None and exchange.notes:
+        deliveries[flow] = Delivery(runtime.grafter, exchange)
 
 
 def _settle_later(capture: Capture, whole: bool) -> None:

@@ -16,6 +16,7 @@ from mitmproxy import ctx, flow, flowfilter, http
 from mitmproxy.hooks import UpdateHook
 
 from addon.core.summaries import ANSWERED_HERE, FIELDS, SYMBOLS, Summary, ascii_only, fields_of, line_of
+from addon.hooks.delivered import answered_here
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import value
@@ -153,7 +154,7 @@ class RequestLines:
         summary = self.grafting.summaries.pop(flow)
         if summary is None:
             summary = _new_summary(flow, route)
-            if flow in self.grafting.answered_here:
+            if flow in answered_here:
                 summary.end = ANSWERED_HERE
         if flow.response is not None:
             summary.status = flow.response.status_code

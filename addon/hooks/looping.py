@@ -7,6 +7,7 @@ from mitmproxy.connection import Server
 
 from addon.core.framing.documents import Malformed
 from addon.graft.exchange import Exchange
+from addon.hooks.delivered import answered_here
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import FlowState, body_of, changed, host_of, set_body, unavailable, url_of
 from addon.hooks.mitmproxy_patches import choose_destination, diverted, handover_failed, on_handover
@@ -29,14 +30,12 @@ class _Diverted:
 
 
 class Looping:
-    """Receives requests from the grafting whose calls the proxy may run. `answered_here`: flows that the proxy answers
-    itself, by a reply or by a loop, whose requests to the model are separate flows."""
+    """Receives requests from the grafting whose calls the proxy may run."""
 
     def __init__(self, lifecycle: Lifecycle, shadow_flows: ShadowFlows, pool: UpstreamPool) -> None:
         self.lifecycle = lifecycle
         self.shadow_flows = shadow_flows
         self.pool = pool
-        self.answered_here = FlowState[bool]("answered_here")
         self._answers = FlowState[LoopAnswer]("loop_answer")
 
     def needs_runner(self, exchange: Exchange) -> bool:
@@ -63,7 +62,7 @@ class Looping:
         set_body(flow.request, grafted)
         diverted[flow] = _Diverted(exchange, client, grafted)
         choose_destination[flow] = self._begin
-        self.answered_here[flow] = True
+        answered_here[flow] = True
 
     def _begin(self, flow: http.HTTPFlow) -> LoopAnswer:
         """The loop of a diverted flow, or an error if its body is no longer a valid request."""

@@ -13,6 +13,7 @@ from typing import IO
 from mitmproxy import http, io
 
 from addon.core.history.keys import asker_digest
+from addon.hooks.delivered import answered_here
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.messages import asker_in
@@ -58,7 +59,7 @@ class Recording:
         if not path or flow.response is None:
             return
         if (origin := self.shadow_flows.flows.get(flow)) is None:
-            if flow not in self.routing.routes or flow in self.grafting.answered_here:
+            if flow not in self.routing.routes or flow in answered_here:
                 return  # nothing went upstream
             bodies = self.grafting.recorded.get(flow)
             sent = bodies.sent if bodies is not None else flow.request.content or b""  # which was not rewritten

@@ -133,11 +133,11 @@ class Routing:
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         runtime = self.lifecycle.runtime
-        if runtime is None or flow.response is not None or flow in self.shadow_flows.flows:
+        if runtime is None or flow in self.shadow_flows.flows:
             return
         request = flow.request
-        settings = runtime.settings
-        if settings.redirect:
+        settings, is_answered = runtime.settings, flow.response is not None
+        if settings.redirect and not is_answered:
             choose_destination[flow] = self.redirected_request
         mode = flow.client_conn.proxy_mode
         prefixed: str | None = None
@@ -156,7 +156,7 @@ class Routing:
         if runtime.ending and not (target is None and prefixed is None):
             answer(flow, unavailable(target))
             return
-        if target is None and (claimed is not None or is_surface_host(request.data.host)):
+        if target is None and not is_answered and (claimed is not None or is_surface_host(request.data.host)):
             stream_large(flow, settings)
         if target is None and prefixed is None:
             if not present.isdisjoint(_PROXY_HEADERS):
@@ -259,8 +259,10 @@ class Routing:
         self.refuse(flow, 400, "INVALID_ARGUMENT", why)
 
     def refuse(self, flow: http.HTTPFlow, code: int, status: str, why: str) -> None:
-        """Answer instead of the upstream. mitmproxy's log would suggest that the upstream had answered, so a warning
-        names the proxy and the reason."""
+        """Answer instead of the upstream, unless another addon has. mitmproxy's log would suggest that the upstream had
+        answered, so a warning names the proxy and the reason."""
+        if flow.response is not None:
+            return
         answer(flow, refusal(code, status, why))
         if (runtime := self.lifecycle.runtime) is not None:
             runtime.grafter.warn(f"the proxy refused a request: {why}")

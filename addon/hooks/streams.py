@@ -46,21 +46,10 @@ def receive_whole(flow: http.HTTPFlow) -> None:
     flow.response = WholeResponse(flow.response)
 
 
-class WholeAnswers:
-    """Runs behind all scripts: where one has put another response in place of a `WholeResponse`, that comes whole
-    too."""
-
-    name = "toolgraft-whole-answers"
-
-    @classmethod
-    def install(cls) -> None:
-        """Append it to mitmproxy's addons, unless an earlier load of the script has."""
-        if ctx.master.addons.get(cls.name) is None:
-            ctx.master.addons.add(cls())
-
-    def responseheaders(self, flow: http.HTTPFlow) -> None:
-        if flow in _whole and flow.response is not None and not isinstance(flow.response, WholeResponse):
-            receive_whole(flow)
+def keep_whole(flow: http.HTTPFlow) -> None:
+    """Receive the answer whole also if a script has put another response in the place of a `WholeResponse`."""
+    if flow in _whole and not isinstance(flow.response, WholeResponse):
+        receive_whole(flow)
 
 
 def pass_whole(flow: http.HTTPFlow) -> None:

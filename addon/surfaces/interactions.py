@@ -80,6 +80,11 @@ class InteractionsWire(Wire):
         if text := text_in(visible):
             self._answers.append({"steps": [{"type": "model_output", "content": [{"type": "text", "text": text}]}]})
 
+    def for_another_answer(self) -> Wire:
+        made = InteractionsWire(self.target)
+        made.given = self.given
+        return made
+
     def unwrap(self, document: object) -> Document | None:
         if not isinstance(document, dict):
             return None

@@ -127,6 +127,10 @@ class Wire:
         if framing is not self.target.framing:
             self.target = dataclasses.replace(self.target, framing=framing)
 
+    def for_another_answer(self) -> Wire:
+        """A Wire that reads another answer to the same request."""
+        return type(self)(self.target)
+
     def unwrap(self, document: object) -> Document | None:
         """The Gemini response in a document (a whole answer or one event); None if there is none, as in an error.
         Raises Malformed if the document may hold a call that cannot be read."""

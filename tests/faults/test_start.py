@@ -87,6 +87,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "keep_requests": ("x", "-1", "10001"),
     "ttl": (*NUMBERS, "59"),
     "on_store_error": ("x",),
+    "on_unread": ("x",),
     "max_tools": ("x", "0", "100001", "1.5"),
     "max_tool": ("x", "1023", "1 024"),
     "max_line": ("x", "1023", "4M"),

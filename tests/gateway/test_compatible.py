@@ -127,10 +127,11 @@ async def test_a_call_that_never_had_a_signature_gets_the_documented_dummy(home:
     "messages",
     [None, "x", [], [1], [{"role": "assistant", "tool_calls": 1}], [{"role": "assistant", "tool_calls": [1, {}]}]],
 )
-async def test_odd_messages_are_the_endpoint_s_to_refuse(home: House, gemini: StrictGemini, messages: Any) -> None:
+async def test_odd_messages_are_refused(home: House, messages: Any) -> None:
+    """By the proxy or by the endpoint: in OpenAI's form."""
     answer = await home.post(CHAT, {"model": MODEL, "messages": messages, "tools": [NOTE]})
     assert answer.status_code == 400
-    assert gemini.requests[-1]["body"]["messages"] == messages
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

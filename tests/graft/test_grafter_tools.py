@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, decode, encode
-from addon.graft.exchange import Forward
+from addon.graft.exchange import Forward, Reply
 from addon.surfaces.incoming import Operation, Target
 from addon.surfaces.registry import match
+from store.base import Store
 from store.models import CachedTools
 from tests.contents import call, model, response, user
 from tests.graft.conftest import SEARCH, WEATHER, Graft, answer, target
@@ -404,13 +405,17 @@ BAD = [b"", b"nope", b"[]", b'"x"', b'{"contents":[1]}', b'{"contents":[],"conte
 
 
 @pytest.mark.parametrize("body", BAD)
-async def test_bytes_that_are_not_understood_go_on_untouched_with_one_warning(
-    graft: Graft, caplog: pytest.LogCaptureFixture, body: bytes
+@pytest.mark.parametrize(("policy", "why"), [("fail", "was refused"), ("pass", "was passed on unchanged")])
+async def test_bytes_that_are_not_understood_are_refused_or_go_on_untouched_with_one_warning(
+    store: Store, caplog: pytest.LogCaptureFixture, body: bytes, policy: str, why: str
 ) -> None:
+    graft = Graft(store, on_unread=policy)
     await graft.tools(WEATHER)
     for _ in range(2):
         outcome = await graft.request(body)
-        assert isinstance(outcome, Forward)
-        assert outcome.body is body
-        assert outcome.exchange is None
-    assert sum("passed on unchanged" in record.message for record in caplog.records) == 1
+        if policy == "fail":
+            assert isinstance(outcome, Reply)
+            assert outcome.status == 400
+        else:
+            assert outcome == Forward(body)
+    assert sum(why in record.message for record in caplog.records) == 1

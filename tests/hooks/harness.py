@@ -15,6 +15,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
 from addon.hooks.compose import Toolgraft, build_addons
+from addon.hooks.delivered import Delivered
 from addon.hooks.grafting import Grafting
 from addon.hooks.lifecycle import Lifecycle
 from addon.hooks.mitmproxy_patches import choose_destination, on_handover
@@ -34,13 +35,15 @@ def _own(options: dict[str, Any]) -> dict[str, Any]:
 
 class Hooks:
     """For use in a running event loop. `options`: without their prefix. By default the store is in memory, without a
-    control API."""
+    control API. `script`: another addon, loaded after toolgraft."""
 
     def __init__(self, config: str = "", **options: Any) -> None:
         """`config`: a toolgraft.toml. It is set before the addon is loaded, as at a start."""
         (addon,) = build_addons()
         assert isinstance(addon, Toolgraft)
         self.addon = addon
+        self.script: object = None
+        self._delivered = Delivered()
         self.context = taddons.context(Proxyserver())
         if config:
             self.context.options.set(f"graft_config={config}", defer=True)
@@ -90,10 +93,11 @@ class Hooks:
         await self.store.put_toolset(session, Toolset(declarations=declarations))
 
     async def call(self, hook: str, *arguments: object) -> None:
-        """Run one hook, if the addon has it."""
-        function: Callable[..., Any] | None = getattr(self.addon, hook, None)
-        if function is not None and (result := function(*arguments)) is not None:
-            await result
+        """Run one hook, if the addon has it, then a script's, and what runs behind all scripts."""
+        for each in (self.addon, self.script, self._delivered):
+            function: Callable[..., Any] | None = getattr(each, hook, None)
+            if function is not None and (result := function(*arguments)) is not None:
+                await result
 
     async def ask(self, flow: http.HTTPFlow) -> http.HTTPFlow:
         """Run the hooks of a request."""

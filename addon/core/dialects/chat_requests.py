@@ -17,6 +17,7 @@ from addon.core.framing.documents import (
     Document,
     Malformed,
     Member,
+    NotGrafted,
     camel,
     decode,
     elements,
@@ -67,13 +68,13 @@ class TranslatedRequest(NamedTuple):
 
 
 def translate(body: bytes) -> TranslatedRequest:
-    """A body of chat completions in Gemini's form. Raises Malformed, also for the older `functions` and `function_call`
-    and for calls of tools that are not functions."""
+    """A body of chat completions in Gemini's form. Raises Malformed, and NotGrafted for the older `functions` and
+    `function_call` and for calls of tools that are not functions."""
     found = tuple(members(body))
     values = {m.name: body[m.start : m.end] for m in found if body[m.start : m.end] != b"null"}
     for name in _LEGACY:
         if name in values:
-            raise Malformed(f"{name} is the older form, before tools")
+            raise NotGrafted(f"{name} is the older form, before tools")
     at = next((m for m in found if m.name == "messages"), None)
     if at is None:
         raise Malformed("the body has no member 'messages'")
@@ -124,7 +125,7 @@ def _content(message: memoryview, names: Mapping[str, str]) -> _Content | None:
             return _Content(encode(content), calls)
         case "tool":
             return _Content(encode({"role": "user", "parts": [_answer(decode(message), names)]}), [])
-    raise Malformed(f"messages: {head.role!r} is not a known role")
+    raise NotGrafted(f"messages: {head.role!r} is not a known role")
 
 
 def _user_parts(content: msgspec.Raw) -> Iterator[bytes]:
@@ -163,10 +164,10 @@ def _assistant(message: Document) -> Document:
 
 def call_part(call: Document) -> Document:
     """A complete tool call as a functionCall part. Arguments that are not an object are kept under the key `arguments`.
-    Raises Malformed."""
+    Raises NotGrafted."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Malformed("a tool call is not a function call")
+        raise NotGrafted("a tool call is not a function call")
     given = function.get("arguments")
     args: Any = given
     if isinstance(given, str):

@@ -15,6 +15,7 @@ from typing import Any
 from addon.core.framing.documents import (
     Document,
     Malformed,
+    NotGrafted,
     as_list,
     camel,
     decode,
@@ -378,7 +379,7 @@ class InteractionRequest:
             raise Malformed("the body is not an object")
         for name in ("agent", "background"):
             if given.get(name):
-                raise Malformed(f"tools cannot be grafted into a request with {name!r}")
+                raise NotGrafted(f"tools cannot be grafted into a request with {name!r}")
         self.body = body
         self.members: Document = given
         previous = given.get("previous_interaction_id")

@@ -42,7 +42,11 @@ encode = msgspec.json.Encoder().encode
 
 
 class Malformed(ValueError):
-    """The bytes are not the expected JSON, so the proxy passes them on unchanged."""
+    """The bytes are not the expected JSON."""
+
+
+class NotGrafted(Malformed):
+    """The request is of a kind that the proxy passes on unchanged."""
 
 
 class Member(NamedTuple):
