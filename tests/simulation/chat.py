@@ -61,7 +61,7 @@ class Habits:
     @property
     def tells(self) -> str:
         """The marks of the chat besides its words."""
-        return "signatures" if self.echoes and self.delivery != "mixed" else "name" if self.name else ""
+        return "signatures" if self.echoes else "name" if self.name else ""
 
     @property
     def model(self) -> str:

@@ -111,7 +111,7 @@ async def test_chats_that_have_whole_turns_in_common(seed: int) -> None:
     be wrong hits if such a turn told which chat this is."""
     world = await simulated(seed, 30, 10, (TIED,), clients=of_one_account)
     assert world.wrong == []
-    assert tally(world.tallies, told_by="signatures").rate <= 0.01
+    assert tally(world.tallies, told_by="signatures").rate <= 0.05, "a turn whose question was edited later"
     assert tally(world.tallies, history="cut").hits > 100
     assert tally(world.tallies, told_by="", history="intact").rate <= 0.15, "regenerated answers that read alike"
 
