@@ -57,6 +57,7 @@ class Habits:
     drops_ids: bool = False  # of placeholders
     counts: bool = False  # its model counts the ids of calls from zero in each chat
     rotates: bool = False  # its API key changes from hour to hour
+    canned: float = 0.0  # how often a script answers instead of the model
 
     @property
     def tells(self) -> str:
