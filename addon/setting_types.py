@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from addon.core.model_names import ALIAS, MODEL_FORM, MODEL_NAME
 from addon.core.security.egress import EgressRule, parse_rule
 from addon.state_folder import state_folder
-from addon.urls import base_url, is_host_name, is_origin, redacted
+from addon.urls import base_url, header_name, is_host_name, is_origin, redacted
 from store.models import SESSION_FORM, SESSION_NAME
 
 
@@ -131,6 +131,7 @@ def _parse_host(host: str) -> str:
 
 
 Hosts = Annotated[tuple[str, ...], _list_of(_parse_host)]
+HeaderNames = Annotated[tuple[str, ...], _list_of(lambda name: header_name(name).lower())]
 EgressRules = Annotated[tuple[EgressRule, ...], _list_of(parse_rule)]
 
 

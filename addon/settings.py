@@ -20,6 +20,7 @@ from addon.setting_types import (
     EgressRules,
     Files,
     Fits,
+    HeaderNames,
     Hosts,
     ModelAliases,
     OnOff,
@@ -198,6 +199,11 @@ class Settings(BaseModel):
         "0: never.",
         ge=0,
         le=_HOUR,
+    )
+    user_headers: HeaderNames = _answers(
+        (),
+        "A header that names the user of a request, such as x-user: with another value, a repeated request is another "
+        "user's, and new. Empty: the usual ones (docs/limits.md).",
     )
     max_answer: Bytes = _answers(
         64 * MIB,

@@ -1,4 +1,4 @@
-"""URLs and hosts from users: checks them, and masks secrets in messages."""
+"""URLs, hosts and names of headers from users: checks them, and masks secrets in messages."""
 
 import ipaddress
 import re
@@ -33,6 +33,12 @@ def is_origin(url: str) -> bool:
 def is_host_name(text: str) -> bool:
     """Whether this is a plain host name, without scheme, port or path."""
     return bool(text) and set(text.lower()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+def header_name(value: str) -> str:
+    if not value.isascii() or not value.replace("-", "").replace("_", "").isalnum():
+        raise ValueError(f"{value!r} is not a header name")
+    return value
 
 
 def is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ import pytest
 from typer.main import get_command
 
 from addon.cli.app import app
+from addon.core.history.keys import USER_HEADERS
 from addon.graft.machine_protocol import TABLE, State
 from addon.options import OPTIONS
 from addon.settings import Group
@@ -100,6 +101,11 @@ def test_the_tables_list_all_there_is(name: str) -> None:
     found = section(name).search(page_of(name).read_text())
     assert found is not None
     assert found[0].strip() == table_of(name), "python -m tests.test_docs brings the tables up to date"
+
+
+def test_the_limits_list_the_headers_that_name_a_user() -> None:
+    text = (ROOT / "docs" / "limits.md").read_text().partition("## Whose retry it is")[2].partition("Addresses")[0]
+    assert set(re.findall(r"`([a-z-]+)`", text.partition("names others:")[2])) == USER_HEADERS
 
 
 def test_the_readme_is_short() -> None:

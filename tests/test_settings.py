@@ -128,3 +128,11 @@ def test_a_session_may_have_what_the_option_may_have(name: str) -> None:
     of_proxy = Settings.model_json_schema()["properties"][name]
     of_session, _ = Policy.model_json_schema()["properties"][name]["anyOf"]
     assert of_session.items() <= of_proxy.items()
+
+
+def test_headers_that_name_a_user_are_names_of_headers_in_lower_case() -> None:
+    assert Settings.from_options({"graft_user_headers": ["X-Tenant", "x_user"]}).user_headers == ("x-tenant", "x_user")
+    for name in ("", "x user", "x-user: ann", "x-usér"):
+        with pytest.raises(ValidationError) as refused:
+            Settings.from_options({"graft_user_headers": [name]})
+        assert f"{name!r} is not a header name" in explain(refused.value)

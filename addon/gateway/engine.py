@@ -31,12 +31,13 @@ from addon.web.problems import Problem
 
 
 class Caller(NamedTuple):
-    """The session, the upstream API key, and if known the caller's host, port and User-Agent."""
+    """The session, the upstream API key, if known the caller's host, port and User-Agent, and its `sender_of`."""
 
     session: str
     key: str
     address: tuple[str, int]
     user_agent: str | None = None
+    sender: bytes = b""
 
 
 class UpstreamFactory(Protocol):
@@ -181,12 +182,12 @@ class Engine:
             turn.summary.status, turn.summary.seconds = turn.status, time.monotonic() - began
             self._report(turn.summary)
 
-    def handover(self, caller: Caller, path: str, access: str, body: bytes) -> Handover:
-        """The handover of the answer to a request, which path, token id (`access`) and body identify."""
+    def handover(self, caller: Caller, path: str, body: bytes) -> Handover:
+        """The handover of the answer to a request, which caller, path and body identify."""
         grafter = self._grafter()
         store, settings = grafter.store, grafter.settings
         keys = Keys(store.secret, asker_digest(store.secret, asker_of_key(caller.key)))
-        sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), access.encode(), body)))
+        sent = b"".join(map(xxhash.xxh3_128_digest, (path.encode(), body, caller.sender)))
         return Handover(store, caller.session, keys.request(sent), grafter.owners, settings.retry_window)
 
     async def _rewritten(self, incoming: Incoming, max_tool_calls: int | None) -> Outcome:
@@ -241,6 +242,7 @@ class Sent(NamedTuple):
             url=address.url,
             fields=address.headers,
             asker=asker_of_key(caller.key),
+            sender=caller.sender,
             user_agent=caller.user_agent or "",
             turn_ids=self.turn_ids,
             at_door=True,

@@ -10,11 +10,13 @@ from starlette.routing import BaseRoute, Route
 
 from addon.core.dialects.responses.errors import Invalid
 from addon.core.framing.documents import Document
+from addon.core.history.keys import sender_of
 from addon.gateway.conversations import Conversations
 from addon.gateway.downloads import Download
 from addon.gateway.engine import Caller, Engine
 from addon.gateway.failures import TurnFailed
 from addon.gateway.handover import Handover
+from addon.settings import Settings
 from addon.web.access import Access, name_session
 from addon.web.api import ApiContext
 from addon.web.problems import Problem, parse, refused
@@ -46,9 +48,9 @@ def access_of(request: HTTPConnection) -> Access:
     return access
 
 
-def caller_of(request: HTTPConnection, session: str, key: str) -> Caller:
-    """`session` and `key`: defaults for a request without these headers. Raises Problem (400, 401)."""
-    named = session_of(request, session)
+def caller_of(request: HTTPConnection, settings: Settings, key: str) -> Caller:
+    """`key`: of a request without a header for it. Raises Problem (400, 401)."""
+    named = session_of(request, settings.session)
     key = request.headers.get(KEY_HEADER, "").strip() or key
     if not key:
         raise Problem(401, _NO_KEY, code="invalid_api_key")
@@ -56,7 +58,8 @@ def caller_of(request: HTTPConnection, session: str, key: str) -> Caller:
         raise Problem(401, _BAD_KEY, code="invalid_api_key")
     client = request.client
     address = (client.host, client.port) if client else ("127.0.0.1", 0)
-    return Caller(named, key, address, request.headers.get("user-agent"))
+    sender = sender_of(request.headers.raw, settings.user_headers, access_of(request).token)
+    return Caller(named, key, address, request.headers.get("user-agent"), sender)
 
 
 LIST: Mapping[str, Document] = {
@@ -160,15 +163,12 @@ class FrontDoor:
     ) -> tuple[Caller, Any, Handover]:
         """The caller, the body's JSON with the model's alias resolved, and the handover of the answer. Raises
         Problem."""
-        caller, body = caller_of(request, api.settings.session, self.key), await request.body()
+        caller, body = caller_of(request, api.settings, self.key), await request.body()
         document = self.with_model(parse(body)) if has_body else None
-        return caller, document, self.handover(request, caller, path, body)
+        return caller, document, self.engine.handover(caller, path, body)
 
     def with_model(self, body: Any) -> Any:
         """The body with an alias in `model` resolved."""
         if not isinstance(body, dict) or not isinstance(name := body.get("model"), str):
             return body
         return {**body, "model": self.engine.settings.model(name)}
-
-    def handover(self, request: HTTPConnection, caller: Caller, path: str, body: bytes) -> Handover:
-        return self.engine.handover(caller, path, access_of(request).token, body)

@@ -43,7 +43,7 @@ def socket_route(door: FrontDoor, turns: ResponseTurns) -> WebSocketRoute:
             access = access_of(websocket := WebSocket(scope, receive, send))
             access.check("ask")
             name_session(scope)
-            caller = caller_of(websocket, scope["api"].settings.session, door.key)
+            caller = caller_of(websocket, scope["api"].settings, door.key)
         except Problem as problem:
             await refusal(problem, scope)(scope, receive, send)
             return
@@ -124,7 +124,7 @@ class _Connection:
         except Exception as error:
             await self._fail(error)
             return
-        handover = self._door.handover(self._websocket, self._caller, f"websocket {PATH}", text.encode())
+        handover = self._door.engine.handover(self._caller, f"websocket {PATH}", text.encode())
         whole = failed = False
         try:
             if self._api.draining:

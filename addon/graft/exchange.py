@@ -82,7 +82,7 @@ class Exchange:
         if self.incoming is None:
             return b""
         url, digest = self.incoming.url.encode("utf-8", "surrogatepass"), xxhash.xxh3_128_digest
-        return self.keys.request(digest(url) + digest(self.incoming.body))
+        return self.keys.request(digest(url) + digest(self.incoming.body) + digest(self.incoming.sender))
 
     @property
     def naming(self) -> ToolNames:

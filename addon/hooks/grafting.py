@@ -150,7 +150,7 @@ class Grafting:
             _remove_own_signatures(flow, runtime)
             self._ungrafted(flow, grafted, runtime)
             return
-        incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)
+        incoming = grafted.route.incoming(flow.request, runtime.settings)
         if incoming is None:
             self._unread(flow, grafted, runtime)
             return
@@ -327,7 +327,7 @@ class Grafting:
 
     def _ungrafted(self, flow: http.HTTPFlow, grafted: _GraftedRequest, runtime: Runtime) -> None:
         """Handle a request that another addon answers, or that `graft_filter` excludes: its answer is noted."""
-        incoming = grafted.route.incoming(flow.request, runtime.settings.max_body)
+        incoming = grafted.route.incoming(flow.request, runtime.settings)
         exchange = None if incoming is None else runtime.grafter.ungrafted(incoming, grafted.config)
         _note_delivery(flow, runtime, exchange)
         self._pass_unchanged(flow, grafted)

@@ -14,7 +14,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.tls import ClientHelloData
 
-from addon.core.history.keys import asker_of
+from addon.core.history.keys import asker_of, sender_of
 from addon.core.security.browsers import host_allowed, page_allowed
 from addon.core.summaries import problem
 from addon.graft.exchange import Reply
@@ -62,17 +62,18 @@ _BROWSER_HEADERS = (b"origin", b"sec-fetch-site")
 
 @dataclass(slots=True)
 class Route:
-    """The target and the session of a request to a surface. `is_named`: the client named the session."""
+    """The target and the session of a request to a surface. `is_named`: by the client. `user`: the proxy's, or ""."""
 
     target: Target
     session: str
     takes_ids: bool
     is_named: bool = False
+    user: str = ""
 
-    def incoming(self, request: http.Request, most: int) -> Incoming | None:
-        """The current request. None if its body cannot be decompressed, or then has more than `most` bytes."""
+    def incoming(self, request: http.Request, settings: Settings) -> Incoming | None:
+        """The current request. None if its body cannot be decompressed, or is then too large."""
         headers = values(request.headers)
-        body = decompressed(request.data.content, headers.get(b"content-encoding"), most)
+        body = decompressed(request.data.content, headers.get(b"content-encoding"), settings.max_body)
         if body is None:
             return None
         return Incoming(
@@ -83,6 +84,7 @@ class Route:
             url=url_of(request),
             fields=request.headers.fields,
             asker=asker_of(request.path, lambda name: headers.get(name.encode())),
+            sender=sender_of(request.headers.fields, settings.user_headers, self.user),
             user_agent=headers.get(b"user-agent", ""),
             takes_ids=self.takes_ids,
         )
@@ -236,7 +238,7 @@ class Routing:
             self.refuse(flow, 403, "PERMISSION_DENIED", why)
             return
         if target is not None:
-            self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path), is_named)
+            self.routes[flow] = Route(target, session, takes_ids(target, flow.request.path), is_named, user or "")
             if target.operation is not Operation.LIVE:
                 self.in_flight.add(flow, target)
 

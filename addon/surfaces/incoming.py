@@ -56,9 +56,9 @@ class Incoming:
     """A request before any processing, made once at a proxy port or a front door. It holds the client's secrets, so it
     must stay in this process.
 
-    `session`: its name. `body`: decompressed. `url`, `fields`: the client's URL and headers. `asker`: who asks, as in
-    `core.history.keys`, or its digest. `takes_ids`: whether this version of the API supports ids of calls. `turn_ids`:
-    the ledger's turn ids of Contents, by their index, where known. `at_door`: a front door made the Gemini request.
+    `session`: its name. `body`: decompressed. `url`, `fields`: the client's URL and headers. `asker`, `sender`: as in
+    `core.history.keys`; or the asker's digest. `takes_ids`: whether this version of the API supports ids of calls.
+    `turn_ids`: the ledger's turn ids of Contents, by their index. `at_door`: a front door made the Gemini request.
     """
 
     target: Target
@@ -68,6 +68,7 @@ class Incoming:
     url: str = ""
     fields: Fields = ()
     asker: str | bytes = ""
+    sender: bytes = b""
     user_agent: str = ""
     takes_ids: bool = True
     turn_ids: Mapping[int, str] = MappingProxyType({})

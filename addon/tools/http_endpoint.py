@@ -21,6 +21,7 @@ from addon.monitoring.own_secrets import own_secrets
 from addon.tools.base import SourceError, ToolError
 from addon.tools.http_connections import OWNER, Egress, EgressRefused, EgressTransport, OwnedConnections
 from addon.tools.outputs import Media, WithMedia, media_of_part
+from addon.urls import header_name
 
 MAX_ANSWER = 16 * 1024 * 1024  # bytes, after decompression
 _MAX_REDIRECTS = 3
@@ -54,12 +55,6 @@ def status_words(status: int) -> str:
         return str(status)
 
 
-def _header_name(value: str) -> str:
-    if not value.isascii() or not value.replace("-", "").replace("_", "").isalnum():
-        raise ValueError(f"{value!r} is not a header name")
-    return value
-
-
 def _header_value(value: str) -> str:
     if not value.isprintable() or not value.isascii():
         raise ValueError("a header's value must be printable ASCII on one line")
@@ -67,7 +62,7 @@ def _header_value(value: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
-Headers = dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, AfterValidator(_header_value)]]
+Headers = dict[Annotated[str, AfterValidator(header_name)], Annotated[str, AfterValidator(_header_value)]]
 
 
 class Endpoint(BaseModel):

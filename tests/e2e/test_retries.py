@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 
 from tests.e2e import chats
@@ -72,9 +73,11 @@ WENT = 'gate returned {"went": "through"}.'
 ANSWER = 'jot returned {"wrote": "first"}. jot returned {"wrote": "second"}.'
 
 
-def post(proxy: Proxy, session: str, method: str, text: str, *, key: str = KEY) -> httpx2.Response:
+def post(proxy: Proxy, session: str, method: str, text: str, *, key: str = KEY, **more: str) -> httpx2.Response:
+    """`more`: further headers."""
     url = f"{proxy.url}/@{session}{MODEL_PATH}:{method}"
-    return httpx2.post(url, json={"contents": [user(text)]}, headers={"x-goog-api-key": key}, timeout=30)
+    headers = {"x-goog-api-key": key} | {name.replace("_", "-"): value for name, value in more.items()}
+    return httpx2.post(url, json={"contents": [user(text)]}, headers=headers, timeout=30)
 
 
 def until_a_tool_runs(session: Session, marks: Path) -> None:
@@ -224,4 +227,54 @@ def test_only_the_same_request_of_the_same_asker_continues(
     answer = post(looper, name, METHODS[0], words, key="another-key" if what == "key" else KEY)
     assert text_of(answer.json()) == ANSWER
     assert marks.read_text().split() == ["first", "first", "second"]
+    assert gemini.errors == []
+
+
+ANN = {"x_user": "ann", "user_agent": "app/1"}
+
+
+@pytest.mark.parametrize("method", METHODS[:2])
+@pytest.mark.parametrize(
+    ("first", "second", "is_retry"),
+    [
+        (ANN, ANN | {"x_request_id": "2", "x_goog_api_client": "gccl-attempt-count/2"}, True),
+        (ANN, ANN | {"x_user": "bob"}, False),
+        (ANN, ANN | {"user_agent": "app/2"}, False),
+        (ANN | {"idempotency_key": "k"}, ANN | {"idempotency_key": "k", "user_agent": "app/2"}, True),
+        (ANN | {"idempotency_key": "k"}, ANN | {"idempotency_key": "l"}, False),
+    ],
+    ids=["the same", "another user", "another program", "the same key", "another key"],
+)
+def test_a_user_who_asks_what_another_asked_who_hung_up_gets_a_call_of_their_own(
+    first: dict[str, str], second: dict[str, str], is_retry: bool, method: str, looper: Proxy, marks: Path
+) -> None:
+    session = new_session(looper, tools=False)
+    with Relay(looper.url) as relay, ThreadPoolExecutor(1) as pool:
+        url = f"{relay.url}/@{session.name}{MODEL_PATH}:{method}"
+        body = {"contents": [user(gate(marks))]}
+        headers = {"x-goog-api-key": KEY} | {name.replace("_", "-"): value for name, value in first.items()}
+        asked = pool.submit(httpx2.post, url, json=body, headers=headers, timeout=30)
+        until_a_tool_runs(session, marks)
+        relay.cut()
+        assert isinstance(asked.exception(20), httpx2.TransportError)
+    Path(f"{marks}.open").touch()
+    until(lambda: session.calls(status="done"), "the tool has its result")
+    assert text_in(post(looper, session.name, method, gate(marks), **second), method) == WENT
+    assert marks.read_text().split() == ["begun", "ended"] * (1 if is_retry else 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_openai_s_client_retries_a_round_that_failed_for_good(
+    stream: bool, looper: Proxy, flaky: Flaky, gemini: Gemini, marks: Path
+) -> None:
+    """Its tries differ in `x-stainless-retry-count`."""
+    flaky.first = list(FAILS)
+    base = f"{looper.url}/@{new_session(looper, tools=False).name}/v1beta/openai"
+    with openai.OpenAI(api_key=KEY, base_url=base, max_retries=2) as client:
+        ask = client.chat.completions.create
+        asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": jots(marks)}]}
+        if stream:
+            with pytest.raises(openai.APIError):
+                "".join(chunk.choices[0].delta.content or "" for chunk in ask(stream=True, **asked))
+        assert ask(**asked | ({"stream": False} if stream else {})).choices[0].message.content == ANSWER
     assert gemini.errors == []

@@ -215,7 +215,7 @@ async def test_the_same_request_beside_one_whose_answer_is_on_its_way_is_a_reque
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("what", ["words", "key", "session", "door", "token"])
+@pytest.mark.parametrize("what", ["words", "key", "session", "door", "token", "user", "program", "tried with a key"])
 async def test_only_the_same_request_of_the_same_asker_gets_the_earlier_answer(
     sender: House, monkeypatch: pytest.MonkeyPatch, path: str, what: str
 ) -> None:
@@ -224,7 +224,13 @@ async def test_only_the_same_request_of_the_same_asker_gets_the_earlier_answer(
     other = next(one for one in PATHS if one != path) if what == "door" else path
     if what == "token":
         monkeypatch.setattr("addon.web.guard.ANYONE", replace(ANYONE, token="another"))
-    headers = {"key": {"x-goog-api-key": "another"}, "session": {"x-graft-session": "two"}}.get(what, {})
+    headers = {
+        "key": {"x-goog-api-key": "another"},
+        "session": {"x-graft-session": "two"},
+        "user": {"x-openwebui-user-id": "another"},
+        "program": {"user-agent": "another"},
+        "tried with a key": {"idempotency-key": "another"},
+    }.get(what, {})
     answer = await sender.http.post(
         other, json=asked(False, None) | ({"input": "y"} if what == "words" else {}), headers=headers
     )
@@ -329,7 +335,7 @@ async def test_a_client_that_hangs_up_while_its_answer_is_flushed_to_disk_gets_i
     async with asyncio.timeout(5):
         await asking
     assert [turn.delivered for turn in (await sender.store.turns("default")).items] == [True], "with its response"
-    retry = await sender.http.post(path, content=body, headers={"content-type": "application/json"})
+    retry = await sender.http.send(request)
     assert "ne" in retry.text
     assert retry.status_code == 200
     assert (begun(sender), len(upstream.bodies)) == (1, 2)

@@ -9,6 +9,8 @@ import pytest
 from mitmproxy import http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from addon.hooks.routing import Routing
+from addon.settings import Settings
 from tests.hooks.harness import GOOGLE, LOCAL, PATH, Hooks, request
 
 Make = Callable[..., Hooks]
@@ -71,6 +73,19 @@ async def test_the_session_is_the_first_that_is_named_and_its_name_goes_no_furth
     assert hooks.route(flow) == ("developer", expected)
     assert flow.request.path == PATH
     assert not {"x-graft-session", "proxy-authorization"} & {name.lower() for name in flow.request.headers}
+
+
+async def test_users_of_the_proxy_who_share_a_session_do_not_take_over_each_other_s_answers(make: Make) -> None:
+    hooks, senders = make(session_access=["team=*"]), set()
+    for user in ("ann", "bob"):
+        flow = request(headers={"x-graft-session": "team"})
+        flow.metadata["proxyauth"] = (user, "pass-word")
+        await hooks.ask(flow)
+        incoming = hooks.part(Routing).routes[flow].incoming(flow.request, Settings())
+        assert incoming is not None
+        assert incoming.session == "team"
+        senders.add(incoming.sender)
+    assert len(senders) == 2
 
 
 async def test_the_user_of_a_tunnel_is_the_session_of_all_that_comes_through_it(make: Make) -> None:

@@ -1,6 +1,7 @@
 """Repeated requests in other formats than Gemini's, and at the front doors."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from addon.loop.runner import Head, Runner
 from addon.loop.upstream import Address, Upstream
 from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match
+from addon.web.access import ANYONE
 from tests.gateway.conftest import House
 from tests.loop.conftest import Proxy, streamed
 
@@ -58,12 +60,13 @@ async def sender(proxy: Proxy, gemini: StrictGemini) -> AsyncIterator[Proxy]:
     await proxy.transport.aclose()
 
 
-async def ask(proxy: Proxy, path: str, document: Document) -> bytes:
+async def ask(proxy: Proxy, path: str, document: Document, sender: bytes = b"") -> bytes:
     """What the client gets; an error where the answer fails."""
     target, config = match("POST", GOOGLE, path), await proxy.grafter.session_config("default")
     assert target is not None
     assert config is not None
-    outcome = await proxy.grafter.request(Incoming(target, config.session, encode(document), asker="someone"), config)
+    incoming = Incoming(target, config.session, encode(document), asker="someone", sender=sender)
+    outcome = await proxy.grafter.request(incoming, config)
     assert isinstance(outcome, Forward)
     assert outcome.exchange is not None
     headers = [(b"content-type", b"application/json"), (b"authorization", b"Bearer k"), (b"x-goog-api-key", b"k")]
@@ -109,6 +112,18 @@ async def test_chat_completions_go_on(sender: Proxy, gemini: StrictGemini, strea
     roles = [message["role"] for message in gemini.requests[-1]["body"]["messages"]]
     assert roles.count("tool") == 1
     assert gemini.refused == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, INTERACTIONS])
+async def test_another_user_who_asks_the_same_is_not_told_the_first_one_s_results(
+    sender: Proxy, path: str, stream: bool
+) -> None:
+    words: Document = {"messages": [{"role": "user", "content": WORDS}]} if path == CHAT else {"input": WORDS}
+    request: Document = {"model": "gemini-3-flash-preview", "stream": stream, **words}
+    for user, begun in ((b"ann", 1), (b"bob", 2), (b"bob", 2), (b"ann", 2)):
+        await ask(sender, path, request, user)
+        assert sender.tools.begun == ["send"] * begun
 
 
 # --- Interactions ---------------------------------------------------------------------------------------------
@@ -186,3 +201,20 @@ async def test_gemini_s_own_door_goes_on(home: House, gemini: StrictGemini, stre
     assert "".join(part.get("text", "") for part in parts) == ANSWER
     assert home.proxy.tools.begun == ["send"]
     assert gemini.refused == []
+
+
+@pytest.mark.parametrize("what", ["user", "program", "token"])
+@pytest.mark.parametrize("path", ["/v1/gemini", "/v1/responses"])
+async def test_at_a_door_another_user_runs_calls_of_its_own(
+    home: House, monkeypatch: pytest.MonkeyPatch, path: str, what: str
+) -> None:
+    asked: Document = {"model": "gemini-3-flash", "input": WORDS}
+    assert "error" in (await home.post(path, asked)).text
+    if what == "token":
+        monkeypatch.setattr("addon.web.guard.ANYONE", dataclasses.replace(ANYONE, token="another"))
+    headers = {"user": {"x_user": "bob"}, "program": {"user_agent": "curl/8"}}.get(what, {})
+    assert isinstance(home.proxy.transport, Refusing)
+    home.proxy.transport.times = 0
+    answer = await home.post(path, asked, **headers)
+    assert answer.status_code == 200, answer.text
+    assert home.proxy.tools.begun == ["send"] * 2

@@ -2,12 +2,12 @@
 
 The hashes in `turns` have no secret, because they never leave the process. The keys here are stored and looked up. Each
 key depends on its kind and on who asks: the API key, or else the project that the request names.
-Tokens, addresses and versions are not used: tokens are replaced every hour, and load balancers hide addresses.
+Tokens and addresses are not used: tokens are replaced every hour, and load balancers hide addresses.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from urllib.parse import unquote
 
 from addon.core.dialects.interaction_requests import marked_id
@@ -15,6 +15,7 @@ from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import decoded_signature
 from addon.core.history.own_signatures import own_signature
 from addon.core.history.rewriting import DUMMY_SIGNATURE
+from addon.core.security.secrets import Fields
 
 _PROJECT = re.compile(r"/projects/([^/?:]+)")
 _TOKENS = ("ya29.", "eyJ")
@@ -52,6 +53,30 @@ def _bearer_key(path: str, authorization: str) -> str:
     kind, _, token = authorization.partition(" ")
     token = token.strip()
     return token if kind.lower() == "bearer" and not token.startswith(_TOKENS) else ""
+
+
+USER_HEADERS = frozenset(
+    "x-user x-user-id x-user-email x-user-name x-username x-end-user x-end-user-id "
+    "x-session-id x-chat-id x-conversation-id "
+    "x-forwarded-user x-forwarded-email x-forwarded-preferred-username remote-user remote-email x-remote-user "
+    "x-auth-request-user x-auth-request-email x-auth-request-preferred-username x-authentik-username x-authentik-uid "
+    "x-authenticated-user x-webauth-user x-consumer-id x-consumer-username "
+    "x-goog-authenticated-user-id x-goog-authenticated-user-email x-amzn-oidc-identity x-ms-client-principal-id "
+    "x-ms-client-principal-name cf-access-authenticated-user-email tailscale-user-login "
+    "x-openwebui-user-id x-openwebui-user-email x-openwebui-chat-id x-librechat-user-id "
+    "x-litellm-end-user-id x-litellm-customer-id helicone-user-id x-gemini-api-privileged-user-id".split()
+)
+"""The usual headers that name a user or a chat, as sign-in proxies, gateways and chat programs send them."""
+
+
+def sender_of(fields: Fields, user_headers: Collection[str] = (), user: str = "") -> bytes:
+    """What a retry has in common with its first try, besides asker, URL and body: the values of `user_headers` (lower
+    case; empty: `USER_HEADERS`), the Idempotency-Key or else the user agent, and `user`, the name or token under which
+    the client uses this proxy. Holds secrets, like the asker."""
+    sent = [(name.lower().decode("latin-1"), value) for name, value in fields if value]
+    agent = "idempotency-key" if "idempotency-key" in dict(sent) else "user-agent"
+    found = sorted(one for one in sent if one[0] == agent or one[0] in (user_headers or USER_HEADERS))
+    return repr((user, found)).encode()
 
 
 SIZE = 16
@@ -141,13 +166,8 @@ class Keys:
         """The key of a placeholder without an id after some turns: see `windows_without_ids`."""
         return _keyed(self._secret, b"bare window", self.asker, window).digest()
 
-    def step(self, chain: bytes, digest: bytes) -> bytes:
-        """The key of a turn with calls by what all clients keep of it: see `visible.step_digest`. `chain`: that of the
-        turns before it."""
-        return _keyed(self._secret, b"step", self.root, digest, chain).digest()
-
     def request(self, sent: bytes) -> bytes:
-        """The key of a request, to recognise a retry. `sent`: a digest of its body and URL."""
+        """The key of a request, to recognise a retry. `sent`: a digest of its URL, body and sender."""
         return _keyed(self._secret, b"request", self.asker, sent).digest()
 
     def mark(self, kind: str, value: bytes) -> bytes:

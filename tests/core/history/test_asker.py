@@ -1,8 +1,8 @@
-"""Who asks: the API key or the project, and nothing that changes by itself."""
+"""Who asks, and who sends: nothing that changes by itself."""
 
 import pytest
 
-from addon.core.history.keys import asker_of
+from addon.core.history.keys import asker_of, sender_of
 
 VERTEX = "/v1/projects/my%2Dproject/locations/global/publishers/google/models/m:generateContent"
 VERTEX_OPENAI = "/v1/projects/my-project/locations/global/endpoints/openapi/openai/chat/completions"
@@ -34,3 +34,45 @@ VERTEX_OPENAI = "/v1/projects/my-project/locations/global/endpoints/openapi/open
 )
 def test_who_asks(path: str, headers: dict[str, str], asker: str) -> None:
     assert asker_of(path, headers.get) == asker
+
+
+FIRST = {"User-Agent": "openai/3", "X-User": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ({}, {}, True),
+        (FIRST, {"x-user": "ann", "user-agent": "openai/3"}, True),
+        (FIRST, FIRST | {"x-user": "bob", "X-User": "bob"}, False),
+        (FIRST, {"User-Agent": "openai/3"}, False),
+        (FIRST, FIRST | {"User-Agent": "curl/8"}, False),
+        (FIRST, FIRST | {"X-Forwarded-Email": "bob@example.com"}, False),
+        ({"X-OpenWebUI-User-Id": "1"}, {"X-OpenWebUI-User-Id": "2"}, False),
+        ({"x-a": "x-user: ann"}, {"x-user": "ann"}, False),
+        # values that each try changes, and addresses
+        (FIRST | {"x-request-id": "1", "traceparent": "00-1"}, FIRST | {"x-request-id": "2", "date": "now"}, True),
+        (FIRST | {"x-goog-api-client": "gccl-attempt-count/1"}, FIRST | {"x-goog-api-client": "y/2"}, True),
+        (FIRST | {"authorization": "Bearer ya29.a"}, FIRST | {"authorization": "Bearer ya29.b"}, True),
+        (FIRST | {"x-forwarded-for": "10.0.0.1"}, FIRST | {"x-forwarded-for": "10.0.0.2"}, True),
+        # a retry count does not say whose retry it is
+        (FIRST | {"x-stainless-retry-count": "0"}, FIRST | {"x-stainless-retry-count": "1"}, True),
+        (FIRST, FIRST | {"X-User": "bob", "x-stainless-retry-count": "1"}, False),
+        # a key of the request counts instead of the program, but not instead of the user
+        (FIRST | {"Idempotency-Key": "k"}, {"idempotency-key": "k", "x-user": "ann", "user-agent": "curl/8"}, True),
+        (FIRST | {"Idempotency-Key": "k"}, FIRST | {"Idempotency-Key": "l"}, False),
+        (FIRST | {"Idempotency-Key": "k"}, FIRST, False),
+        (FIRST | {"Idempotency-Key": "k"}, FIRST | {"Idempotency-Key": "k", "X-User": "bob"}, False),
+        (FIRST | {"Idempotency-Key": ""}, FIRST | {"x-user-id": ""}, True),
+    ],
+)
+def test_whose_retry_a_request_can_be(first: dict[str, str], second: dict[str, str], is_same: bool) -> None:
+    senders = [sender_of([(name.encode(), value.encode()) for name, value in one.items()]) for one in (first, second)]
+    assert (senders[0] == senders[1]) is is_same
+
+
+def test_the_option_replaces_the_usual_headers_and_the_user_of_the_proxy_counts_too() -> None:
+    ann, bob = ([(b"X-User", name), (b"X-Tenant", b"t-" + name)] for name in (b"ann", b"bob"))
+    assert sender_of(ann, ["x-other"]) == sender_of(bob, ["x-other"])
+    assert sender_of(ann, ["x-tenant"]) != sender_of(bob, ["x-tenant"])
+    assert sender_of((), user="ann") != sender_of((), user="bob")
