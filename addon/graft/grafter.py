@@ -22,6 +22,7 @@ from addon.core.history.request import Request
 from addon.core.history.rewriting import rewrite
 from addon.core.history.steps import last_step
 from addon.core.history.turns import History
+from addon.core.history.visible import visible_digest
 from addon.core.model_names import generation
 from addon.core.summaries import Summary, problem
 from addon.core.tools.tool_plan import Toolbox, ToolCounter, ToolPlan, cannot_use_functions
@@ -31,6 +32,7 @@ from addon.graft.ledger import MissedTurns, Prefixes, hits_of, store_client_resu
 from addon.graft.ledger_search import Hits, TrueTurns
 from addon.graft.owners import ByHand, Hangup, Owners, PendingStep
 from addon.graft.session_config import SessionConfig, SessionConfigs
+from addon.graft.turn_records import note_of
 from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.incoming import Incoming, Operation, Target
@@ -395,8 +397,21 @@ class Grafter:
         if isinstance(waited, Abandoned) or on_pending == "pass" or not step.is_pending(waited):
             return waited
         if on_pending == "block":
-            return _blocked(exchange, waited)
+            return await self._blocked(exchange, waited)
         return await step.wait(waited, config.pending_timeout)
+
+    async def _blocked(self, exchange: Exchange, hits: Hits) -> Hits | Reply:
+        """The placeholder of a step with missing results, as the whole answer. A client that drops its id must not get
+        another chat's step for it."""
+        placeholder = exchange.config.placeholder
+        true = last_step(exchange.request.history, hits, placeholder)
+        if true is None or true.is_shared:
+            return hits
+        names = [slot.name for slot in true.steps[-1].slots]
+        text = placeholder.text(names, true.turn_id, is_pending=bool(true.pending))
+        bare = [{"text": placeholder.without_ids(text)}]
+        await self.plain_notes.add(exchange.config.session, *note_of(exchange, visible_digest(bare), bare))
+        return Reply(200, *exchange.wire.reply(replies.text_answer(text, exchange.model, true.turn_id)))
 
     def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
         secret, (project, name) = self.store.secret, wire.project_and_chat(request)
@@ -431,17 +446,6 @@ def _id_before(history: History, hits: Hits) -> str:
 def _may_hide(config: SessionConfig) -> bool:
     """Whether answers of the session have hidden calls, or had."""
     return config.strips or bool(config.toolbox.names) or config.revision != 0
-
-
-def _blocked(exchange: Exchange, hits: Hits) -> Hits | Reply:
-    """The placeholder of a step with missing results, as the whole answer."""
-    placeholder = exchange.config.placeholder
-    true = last_step(exchange.request.history, hits, placeholder)
-    if true is None or true.is_shared:
-        return hits
-    names = [slot.name for slot in true.steps[-1].slots]
-    text = placeholder.text(names, true.turn_id, is_pending=bool(true.pending))
-    return Reply(200, *exchange.wire.reply(replies.text_answer(text, exchange.model, true.turn_id)))
 
 
 def _plan_of(target: Target, config: SessionConfig, request: Request, model: str) -> ToolPlan | None:

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from addon.core.framing.documents import Document, encode
+from addon.core.framing.streams import sse_event
+from addon.graft.machine_shell import note_answer
 from store.base import Store
 from tests.contents import call, model, response, user
 from tests.graft.captures import Stream
-from tests.graft.conftest import EVENTS, ON_EACH_BACKEND, SEARCH, WEATHER, Graft, answer
+from tests.graft.conftest import EVENTS, JSON, ON_EACH_BACKEND, SEARCH, WEATHER, Graft, answer
 from tests.graft.grafter_requests import OWN, STREAM, answer_all
 
 # --- the ledger --------------------------------------------------------------------------------------------------
@@ -273,3 +275,25 @@ async def test_a_mixed_step_is_restored_whole_whatever_is_pending(graft: Graft, 
     assert sent["contents"][2:] == [expected, user("?")]
     await answer_all(graft, {"t": 1})
     assert (await graft.sent(body))["contents"][2]["parts"][0] == response(value={"t": 1}, id="w")
+
+
+@pytest.mark.parametrize("text", ["Tool call completed: get_weather", "Tool call completed"])
+@pytest.mark.parametrize("way", ["whole", "stream", "unread"])
+async def test_a_model_s_words_that_read_as_a_placeholder_without_its_id_are_not_another_chat_s_step(
+    graft: Graft, way: str, text: str
+) -> None:
+    await graft.tools(WEATHER)
+    await graft.ask([user("hi")], answer(call()))
+    await answer_all(graft, {"t": 1})
+    exchange = await graft.exchange({"contents": [user("hi")]}, STREAM)
+    if way == "whole":
+        await graft.ask([user("hi")], answer(text))
+    elif way == "unread":
+        await note_answer(graft.grafter, exchange, JSON, encode(answer(text)))
+    else:
+        capture = Stream(graft.grafter, exchange, EVENTS)
+        await capture.feed(sse_event(encode(answer(text[:9], finish=None))))
+        await capture.feed(sse_event(encode(answer(text[9:]))))
+        await capture.finish()
+    bare = [user("hi"), model(text), user("?")]
+    assert await graft.contents(bare) == bare

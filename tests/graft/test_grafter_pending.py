@@ -173,6 +173,16 @@ async def test_block_answers_with_the_placeholder_again_in_the_form_that_was_ask
     ]
 
 
+async def test_a_repeated_placeholder_without_its_id_is_not_another_chat_s_step(graft: Graft) -> None:
+    history = await pending(graft, on_pending="block")
+    assert isinstance(await graft.request({"contents": history}), Reply)
+    await answer_all(graft, {"t": 1})
+    await graft.ask(history, answer(call(args={"of": "another chat"})))
+    await answer_all(graft, {"t": 2})
+    retry = [*history, model("Tool call completed: get_weather"), user("well?")]
+    assert (await graft.contents(retry))[-2:] == retry[-2:]
+
+
 async def test_block_does_not_stop_a_chat_that_went_on(graft: Graft) -> None:
     history = await pending(graft, on_pending="block")
     assert isinstance(await graft.request({"contents": [*history, model("ok"), user("?")]}), Forward)
