@@ -6,12 +6,14 @@ In each turn the model calls a tool of the proxy's, then a function of the clien
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 
+from tests.e2e import chats
 from tests.e2e.proxies import Proxy, new_session
 from tests.e2e.test_doors import CLOCK, MODEL, calls, client, doors, output
 from tests.e2e.upstreams import Gemini
@@ -22,14 +24,16 @@ type Door = Callable[[str, Callable[[], int]], str]
 """Asks in these words, answers the client's function with an hour, and returns the text of the answer."""
 
 TURNS = 10
-WORDS = 'call weather {"city": "Rome"} then call get_time {}'
+WORDS = ('call weather {"city": "Rome"} then call get_time {}', 'call weather {"city": "Rome"} and call get_time {}')
+"""Steps of the proxy and of the client, and steps of both, of which the client does not get the signed call."""
+
 CLOCK_OF_CHAT: Any = {"type": "function", "function": {name: CLOCK[name] for name in ("name", "parameters")}}
 CLOCK_OF_GEMINI: Any = {"functionDeclarations": [{"name": "get_time", "description": "The hour."}]}
 
 
 def check(turn: Door, gemini: Gemini) -> None:
     for hour in range(TURNS):
-        text = turn(WORDS, lambda hour=hour: hour)  # type: ignore[misc]
+        text = turn(WORDS[hour % 2], lambda hour=hour: hour)  # type: ignore[misc]
         assert f'"hour": {hour}' in text
         assert 'weather returned {"city": "Rome", "celsius": 4}' in text, "run by the proxy"
     assert (gemini.errors, gemini.dummy_signatures) == ([], 0)
@@ -172,3 +176,21 @@ def test_at_the_reverse_proxy(doors: Proxy, gemini: Gemini, stream: bool) -> Non
             return "".join(part.text or "" for part in ask(part))
 
         check(turn, gemini)
+
+
+@pytest.mark.parametrize("vertex", [False, True], ids=["developer", "vertex"])
+@pytest.mark.parametrize("kind", ["sync", "async-stream"])
+def test_of_a_client_that_runs_its_own_functions_and_says_everything_twice(
+    doors: Proxy, gemini: Gemini, tmp_path: Path, kind: str, vertex: bool
+) -> None:
+    session = new_session(doors, tools=False)
+    session.policy(client_tools="keep", delivery="loop")
+    base = f"{doors.url}/@{session.name}"
+    options: Any = {"model": MODEL, "key": "a-key", "base_url": base, "tools": ["get_weather"], "vertex": vertex}
+    for _ in range(2):
+        with chats.python(tmp_path, kind, **options) as chat:
+            for _ in range(5):
+                text = chat.say('call weather {"city": "Rome"} and call get_weather {"city": "Oslo"}')
+                assert 'weather returned {"city": "Rome", "celsius": 4}' in text
+                assert '"said_by": "the client"' in text
+    assert (gemini.errors, gemini.dummy_signatures) == ([], 0)

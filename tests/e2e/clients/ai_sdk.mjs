@@ -12,7 +12,7 @@ const openai = createOpenAI({
 const tools = {
   note: tool({ description: 'Notes.', inputSchema: z.object({ n: z.number() }), execute: async ({ n }) => ({ noted: n }) }),
 };
-const QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} then call note {"n": 3}';
+const QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} and call note {"n": 3}';
 const ENCRYPTED = { store: false, include: ['reasoning.encrypted_content'] };
 
 async function turn(model, options, messages, stream) {

@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
-QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} then call note {"n": 3}'
+QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} and call note {"n": 3}'
 NOTE = {
     "type": "function",
     "function": {

@@ -6,7 +6,7 @@ const openai = new OpenAI({ maxRetries: 0, defaultHeaders: { 'x-graft-session': 
 const model = 'gemini-3-flash';
 const parameters = { type: 'object', properties: { n: { type: 'number' } }, required: ['n'], additionalProperties: false };
 const tools = [{ type: 'function', name: 'note', description: 'Notes.', parameters, strict: true }];
-const QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} then call note {"n": 3}';
+const QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} and call note {"n": 3}';
 const ENCRYPTED = { store: false, include: ['reasoning.encrypted_content'] };
 
 async function respond(given, stream) {

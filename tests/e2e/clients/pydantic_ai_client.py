@@ -15,7 +15,7 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 MODEL = "gemini-3-flash"
-QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} then call note {"n": 3}'
+QUESTION = 'call note {"n": 1} and call note {"n": 2} then call weather {"city": "Oslo"} and call note {"n": 3}'
 TURNS = 3
 SESSION = os.environ["SESSION"]
 
