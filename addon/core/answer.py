@@ -300,9 +300,9 @@ class AnswerRewriter:
             state = self.candidates[index] = Candidate(index, self.new_turn_id(index), self.limits)
         content = content_of(candidate)
         parts = parts_of(content)
-        visible = [shown for part in parts if (shown := self._record_part(state, part)) is not None]
+        visible = [visible_part for part in parts if (visible_part := self._record_part(state, part)) is not None]
         hides = len(visible) < len(parts)
-        signs = any(shown is not part for shown, part in zip(visible, parts, strict=False))
+        signs = any(visible_part is not part for visible_part, part in zip(visible, parts, strict=False))
         finish = candidate.get("finishReason")
         state.paused = finish == CONTINUATION
         hides_token = self._record_token(state, candidate.get("continuationToken"), finish)
@@ -362,21 +362,21 @@ class AnswerRewriter:
     def _record_part(self, state: Candidate, part: Document) -> Document | None:
         """Record a part. Returns the client's form of it; None if the client does not get it."""
         call = get(part, "functionCall")
-        shown: Document | None = part
+        visible_part: Document | None = part
         if isinstance(call, dict):
-            shown = self._record_call(state, part, call)
+            visible_part = self._record_call(state, part, call)
         else:
             state.add_true(part)
             if self.hides_server_tools and (get(part, "toolCall") or get(part, "toolResponse")) is not None:
-                shown = None
+                visible_part = None
             else:
                 state.add_visible(part)
-        state.hides_parts = state.hides_parts or shown is None
-        return shown
+        state.hides_parts = state.hides_parts or visible_part is None
+        return visible_part
 
     def _record_call(self, state: Candidate, part: Document, call: Document) -> Document | None:
         """Record a call, or a piece of a call. Returns the client's form of the part, as `_record_part`."""
-        shown, pieces = part, as_list(get(call, "partialArgs"))
+        visible_part, pieces = part, as_list(get(call, "partialArgs"))
         goes_on = bool(get(call, "willContinue"))
         if state.partial is None and not pieces and not goes_on:
             return self._capture(state, part, call)
@@ -386,7 +386,7 @@ class AnswerRewriter:
         if state.partial is None:
             head = {k: v for k, v in call.items() if camel(k) not in ("partialArgs", "willContinue")}
             state.partial = _Partial({**part, "functionCall": head}, Assembly(self.limits.args))
-            shown = self._signed(state, part)
+            visible_part = self._signed(state, part)
         partial = state.partial
         for key, value in part.items():
             partial.part.setdefault(key, value)  # the signature may come with a later piece
@@ -396,9 +396,9 @@ class AnswerRewriter:
             partial.args.update(args)  # all arrive with the last piece
         if not goes_on:
             state.partial = None
-            return shown if self._capture_assembled(state, partial) is not None else None
+            return visible_part if self._capture_assembled(state, partial) is not None else None
         used = str(partial.part["functionCall"].get("name", ""))
-        return shown if self.passthrough or self.naming.toolset_name(used) is None else None
+        return visible_part if self.passthrough or self.naming.toolset_name(used) is None else None
 
     def _signed(self, state: Candidate, part: Document) -> Document:
         """The part of the client's call, with a signature of the proxy if a hidden call has the model's."""
@@ -437,9 +437,9 @@ class AnswerRewriter:
             state.slots.append(CallSlot(used, None))
             state.add_true(part)
             state.add_visible(self._signed(state, part))
-            shown = self._signed(state, given)
+            visible_part = self._signed(state, given)
             state.hides_signature = False
-            return shown
+            return visible_part
         overflow = bounds.take()
         args = call["args"] if isinstance(call.get("args"), dict) else {}
         captured = CapturedCall(

@@ -147,9 +147,8 @@ def by_bare(
     """The verdict on a placeholder without an id by the key of all turns before it. `named`: as for `by_key`.
     `exclude`: entries that are other turns of the history."""
     text = place.turn.full_text(place.body)
-    shown = {turn_id: text_of(found.turns[turn_id].visible) for turn_id in found.by_key.get(key, ())}
-    shown = {turn_id: visible for turn_id, visible in shown.items() if turn_id not in exclude}
-    ids = [turn_id for turn_id, visible in shown.items() if text in placeholder.bare_forms(visible)]
+    others = [turn_id for turn_id in found.by_key.get(key, ()) if turn_id not in exclude]
+    ids = [one for one in others if text in placeholder.bare_forms(text_of(found.turns[one].visible))]
     if not ids:
         return NOTHING
     if key in found.plain:

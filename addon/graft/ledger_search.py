@@ -144,7 +144,7 @@ class Named(NamedTuple):
     text before the placeholder, and the key of that text alone with the turn before it."""
 
     turn_id: str
-    said: str
+    text: str
     lead: str
     pair: bytes
 
@@ -248,10 +248,10 @@ class Search:
         for start, end, turn_id in found:
             begins = start in edges or text[:start].rstrip(" \t").endswith("\n")
             if begins and (end in edges or text[end:].lstrip(" \t").startswith("\n")):
-                said = text[at:end].strip()
-                digest = visible_digest([{"text": said}])
+                own = text[at:end].strip()
+                digest = visible_digest([{"text": own}])
                 pair = self.keys.window(self.keys.own(digest), windows([before], digest)[0])
-                named.append(Named(turn_id, said, text[at:start].strip(), pair))
+                named.append(Named(turn_id, own, text[at:start].strip(), pair))
                 at = end
         return named
 
@@ -310,7 +310,7 @@ class Search:
             if (true := self._by_id.get(one.turn_id)) is None:
                 continue
             is_first = one is named[0] and true.pair == one.pair and one.pair not in self.found.plain
-            follows = bool(found) and not self.strict and true.before in found and true.visible_text == one.said
+            follows = bool(found) and not self.strict and true.before in found and true.visible_text == one.text
             repeats = not one.lead and true.turn_id in used | found.keys()
             if is_first or follows or repeats:
                 found[true.turn_id] = true
@@ -375,10 +375,11 @@ class Search:
         """The verdict on a turn by all turns before it. The history may be the end of a longer one, so turns at the end
         of longer histories must mean the same, unless the chat has a name."""
         found, named = self.found, self.keys.is_named
-        if named and (asked.whole in found.by_key or asked.whole in found.plain):
-            return by_key(place, asked.whole, found, named=True)
         if asked.history not in found.by_key:
-            return NOTHING if asked.history in found.plain else None
+            if asked.history in found.plain:
+                return NOTHING
+            is_known = named and (asked.whole in found.by_key or asked.whole in found.plain)
+            return by_key(place, asked.whole, found, named=True) if is_known else None
         proof = by_key(place, asked.history, found, named=named)
         if proof.true and not named and (asked.window in found.by_key or asked.window in found.plain):
             return _both(proof, by_key(place, asked.window, found))
@@ -496,7 +497,7 @@ class Search:
         the words between them may have changed."""
         for indices in (self.open, [*reversed(self.open)]):
             for index in indices:
-                if index in self.hits:
+                if index in self.hits or self._asked_of(index).pair in self.found.plain:
                     continue
                 before = {true.turn_id for true in self.hits.get(index - 2, ())}
                 after = {true.before for true in self.hits.get(index + 2, ())}
@@ -510,7 +511,7 @@ class Search:
     def _marked(self, index: int) -> list[TrueTurn]:
         """The entries that read as a turn and have its id, or a mark of it."""
         turn = self.turns[index]
-        named = [self._by_id.get(one.turn_id) for one in self.placeholders.get(index, ()) if one.said == turn.text]
+        named = [self._by_id.get(one.turn_id) for one in self.placeholders.get(index, ()) if one.text == turn.text]
         entries = marked_entries(self._place(index), self.found)
         return [
             *(true for true in named if true is not None and true.visible_text == turn.text),

@@ -341,11 +341,11 @@ def test_a_client_s_first_call_is_signed_if_the_model_s_signature_is_on_a_hidden
     answer = rewriter(strip=False)
     events = [*(event(part) for part in parts), event("", finish="STOP")] if streams else [event(*parts, finish="STOP")]
     before = copy.deepcopy(events)
-    shown = [seen for one in events if (seen := answer.feed(one, whole=not streams)) is not None]
+    visible_part = [received for one in events if (received := answer.feed(one, whole=not streams)) is not None]
     assert events == before
     found = [
         part.get("thoughtSignature")
-        for one in shown
+        for one in visible_part
         for part in one["candidates"][0]["content"]["parts"]
         if "functionCall" in part
     ]

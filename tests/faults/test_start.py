@@ -62,6 +62,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "approval_timeout": ("x", "86401"),
     "answer_timeout": ("x", "86401"),
     "retry_window": ("x", "3601"),
+    "user_headers": ("x y", "x:"),
     "keepalive": ("x", "3601"),
     "stream": ("x",),
     "drain_timeout": ("x", "3601", "-0.1"),

@@ -153,23 +153,23 @@ async def test_words_that_a_model_imitates_are_no_call(graft: Graft) -> None:
     await graft.tools(WEATHER)
     await graft.ask([user("hi")], answer(call()))
     await answer_all(graft, {"t": 1})
-    said = await graft.ask([user("hi")], answer("Tool call completed: get_weather"))
-    chat = [user("hi"), said, user("?")]
+    text = await graft.ask([user("hi")], answer("Tool call completed: get_weather"))
+    chat = [user("hi"), text, user("?")]
     assert await graft.contents(chat) == chat
 
 
 async def test_an_id_is_no_token_for_whoever_has_it(graft: Graft) -> None:
     """A model quotes the id of another user's chat, which the user has pasted."""
     await graft.tools(WEATHER)
-    shown = await graft.ask([user("hi")], answer(call()), asker="key:one")
+    placeholder = await graft.ask([user("hi")], answer(call()), asker="key:one")
     await answer_all(graft, {"t": 1})
-    line = shown["parts"][0]["text"]
+    line = placeholder["parts"][0]["text"]
     for asker in ("key:one", "key:two"):
-        for said in (f"You mean: {line}", line):
-            quoted = await graft.ask([user(f"What is {line}?")], answer(said), asker=asker)
+        for text in (f"You mean: {line}", line):
+            quoted = await graft.ask([user(f"What is {line}?")], answer(text), asker=asker)
             chat = [user(f"What is {line}?"), quoted, user("?")]
             assert await graft.contents(chat, asker=asker) == chat
-        forged = [user("yo"), shown, user("?")]
+        forged = [user("yo"), placeholder, user("?")]
         assert await graft.contents(forged, asker=asker) == forged
 
 

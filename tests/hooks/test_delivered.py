@@ -76,22 +76,22 @@ def compresses(flow: http.HTTPFlow) -> None:
     flow.response.encode("br")
 
 
-async def exchanged(hooks: Hooks, flow: http.HTTPFlow, said: http.Response | None = None) -> http.HTTPFlow:
-    """Run all hooks of a flow. `said`: the upstream's answer, unless another addon has answered."""
+async def exchanged(hooks: Hooks, flow: http.HTTPFlow, text: http.Response | None = None) -> http.HTTPFlow:
+    """Run all hooks of a flow. `text`: the upstream's answer, unless another addon has answered."""
     await hooks.call("requestheaders", flow)
     await hooks.call("request", flow)
     if flow.response is not None:
         await hooks.call("responseheaders", flow)
         await hooks.call("response", flow)
     else:
-        assert said is not None
-        await hooks.answer(flow, said)
+        assert text is not None
+        await hooks.answer(flow, text)
     return flow
 
 
 @pytest.mark.parametrize("when", ["before", "requestheaders", "request"])
 @pytest.mark.parametrize(
-    ("url", "asked", "said"),
+    ("url", "asked", "text"),
     [
         (f"https://{GOOGLE}{PATH}", ASKED, SAYS),
         (STREAM, ASKED, STREAMED),
@@ -103,24 +103,24 @@ async def exchanged(hooks: Hooks, flow: http.HTTPFlow, said: http.Response | Non
     ids=["json", "events", "array", "chat", "chat stream", "wrapped"],
 )
 async def test_an_answer_of_another_addon_is_noted(
-    when: str, url: str, asked: bytes, said: bytes, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+    when: str, url: str, asked: bytes, text: bytes, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a script before toolgraft or behind it, of `map_local`, of `--server-replay`."""
     notes = Notes(hooks, monkeypatch)
-    kind = "text/event-stream" if said.startswith(b"data:") else "application/json"
+    kind = "text/event-stream" if text.startswith(b"data:") else "application/json"
     flow = request(url, asked)
     if when == "before":
-        answers(said, kind)(flow)
+        answers(text, kind)(flow)
     else:
-        hooks.script = Script(**{when: answers(said, kind)})
+        hooks.script = Script(**{when: answers(text, kind)})
     await exchanged(hooks, flow)
     assert flow.response is not None
-    assert flow.response.content == said
+    assert flow.response.content == text
     assert notes.count(asker="project:p" if url == WRAPPED else "") == 1
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "text"),
     [
         ({"response": edits}, OTHER),
         ({"responseheaders": edits_stream}, OTHER),
@@ -134,11 +134,11 @@ async def test_an_answer_of_another_addon_is_noted(
     ids=["body", "stream callable", "compression", "another answer", "with a hidden call"],
 )
 async def test_an_edited_answer_is_noted_as_the_client_gets_it(
-    script: dict[str, Any], said: bytes, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+    script: dict[str, Any], text: bytes, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = Notes(hooks, monkeypatch)
     hooks.script = Script(**script)
-    flow = await exchanged(hooks, request(body=ASKED), response(said))
+    flow = await exchanged(hooks, request(body=ASKED), response(text))
     assert flow.response is not None
     parts = json.loads(flow.response.content or b"")["candidates"][0]["content"]["parts"]
     text = "".join(part["text"] for part in parts)
@@ -155,8 +155,8 @@ async def test_an_answer_with_a_hidden_call_is_no_note_if_a_script_changes_its_l
 
     notes = Notes(hooks, monkeypatch)
     hooks.script = Script(response=indents)
-    said = document({"text": "Done."}, CALL, finishReason="STOP")
-    flow = await exchanged(hooks, request(body=ASKED), response(said))
+    text = document({"text": "Done."}, CALL, finishReason="STOP")
+    flow = await exchanged(hooks, request(body=ASKED), response(text))
     assert flow.response is not None
     assert b"turn_" in (flow.response.content or b"")
     assert notes.keys == []

@@ -133,10 +133,10 @@ class World:
         is_foreign = other.habits.account != chat.habits.account
         if deed == "quote" and "turn_" in text:
             chat.ask(f"What does this mean? {text}")
-            await self._told(chat, rng.choice((text, f"You wrote: {text}", f"Here it is:\n{text}\nThat is all.")))
+            await self._answered_with(chat, rng.choice((text, f"You wrote: {text}", f"Here:\n{text}\nThat is all.")))
         elif deed == "imitate":
             chat.ask(rng.choice((words.asked(rng, chat.habits.words, first=not chat.turns), other.question)))
-            await self._told(chat, "Tool call completed: act")
+            await self._answered_with(chat, "Tool call completed: act")
         elif deed == "forge" and ("turn_" in text or is_foreign):
             chat.ask("And what did you say before that?")
             chat.turns.append(Turn("model", turn.parts))
@@ -154,7 +154,7 @@ class World:
         self.odd[deed] += 1
         return True
 
-    async def _told(self, chat: Chat, text: str) -> None:
+    async def _answered_with(self, chat: Chat, text: str) -> None:
         """The model answers with this text, without calls."""
         sent = await self._sent(chat)
         self._keep(chat, await captured(self.grafter, sent, self._answer(chat.habits, text)), (), 0)
