@@ -5,11 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from addon.core.framing.documents import Document, encode
+from addon.core.framing.documents import MAX_DEPTH, Document, encode, is_too_deep
 from addon.core.security.untrusted import cached_if_short
-
-MAX_DEPTH = 100
-"""The maximum nesting depth of a call's arguments, the same as for Protobuf and the store."""
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[['\"](.*?)['\"]\]")
 _VALUES = ("stringValue", "numberValue", "boolValue")
@@ -53,7 +50,7 @@ class Bounds:
 
     def fault(self, args: object, *, is_too_long: bool = False) -> str | None:
         """Count the arguments of a call. Returns why they must be left out; None if they fit."""
-        if is_deeper(args, MAX_DEPTH):
+        if is_too_deep(args):
             return f"arguments nested more than {MAX_DEPTH} levels deep"
         size = 0 if is_too_long or args is None else len(encode(args))
         if is_too_long or self._args + size > self.limits.args:
@@ -123,17 +120,6 @@ class _Growing(NamedTuple):
     """A string that may grow. Its pieces are joined once, at the end."""
 
     texts: list[str]
-
-
-def is_deeper(value: Any, depth: int) -> bool:
-    """Whether JSON is nested more than `depth` levels deep."""
-    level = [value]
-    for _ in range(depth + 1):
-        containers = [one for one in level if isinstance(one, (dict, list))]
-        if not containers:
-            return False
-        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
-    return True
 
 
 @cached_if_short(256)

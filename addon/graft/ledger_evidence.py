@@ -5,7 +5,7 @@ Pure: histories and records in, verdicts out. A match needs proof, and if severa
 """
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -70,9 +70,9 @@ class Place(NamedTuple):
         return self.turns[self.at]
 
 
-def by_marks(place: Place, pair: bytes, found: LedgerMatches) -> Verdict:
+def by_marks(place: Place, is_place_of: Callable[[Entry], bool], found: LedgerMatches) -> Verdict:
     """The verdict on a turn by its marks: they must be the entry's alone, and the user's turn before it the entry's,
-    too. `pair`: the key of the turn with the one before it."""
+    too. `is_place_of`: whether an entry reads as the turn and follows the same user's turn."""
     meant: dict[str, None] = {}
     alike: dict[str, None] = {}
     for (kind, value), key in place.marks.items():
@@ -80,7 +80,7 @@ def by_marks(place: Place, pair: bytes, found: LedgerMatches) -> Verdict:
         if not ids or key in found.crowded or not same(ids, found):
             continue
         if kind != "interaction":  # the service keeps an interaction's history, and gives each one a unique name
-            if key in found.plain or not any(found.turns[turn_id].pair == pair for turn_id in ids):
+            if key in found.plain or not any(is_place_of(found.turns[turn_id]) for turn_id in ids):
                 continue  # the client edited the turn, or moved it to another place
             if _follows_its_steps(place, found.turns[ids[0]]):
                 continue
@@ -155,6 +155,20 @@ def by_bare(
         return Verdict(miss=Miss.PLAIN)
     if named or (key not in found.crowded and same(ids, found)):
         return Verdict(true_turns(ids[:1], found), alike=tuple(ids))
+    return Verdict(miss=Miss.AMBIGUOUS)
+
+
+def by_step(place: Place, key: bytes, found: LedgerMatches, *, named: bool) -> Verdict:
+    """The verdict on a turn whose calls the client has changed, by the key of all turns before it and of what the turn
+    still has: see `visible.step_digest`. `named`: as for `by_key`."""
+    if not (ids := found.by_key.get(key, [])):
+        return NOTHING
+    if key in found.plain:
+        return Verdict(miss=Miss.PLAIN)
+    if not (fits := _fitting(place, ids, found)):
+        return Verdict(miss=Miss.MARKS)
+    if named or (key not in found.crowded and same(fits, found)):
+        return Verdict(true_turns(fits[:1], found), alike=tuple(fits))
     return Verdict(miss=Miss.AMBIGUOUS)
 
 

@@ -23,7 +23,7 @@ from addon.core.history.turns import (
     windows,
     windows_without_ids,
 )
-from addon.core.history.visible import visible_digest
+from addon.core.history.visible import step_digest, visible_digest
 from addon.graft.ledger_evidence import (
     ENOUGH_ALONE,
     NOTHING,
@@ -34,6 +34,7 @@ from addon.graft.ledger_evidence import (
     by_bare,
     by_key,
     by_marks,
+    by_step,
     marked_entries,
     says_enough,
     true_turns,
@@ -118,17 +119,19 @@ def _nothing(chat: bytes) -> Known:
 class Asked(NamedTuple):
     """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
     and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything. `bare`:
-    of a placeholder without an id, by all turns before it and by those that the client still sends; or b""."""
+    of a placeholder without an id, by all turns before it and by those that the client still sends; or b"".
+    `step`: of a turn with calls without their arguments, or b""."""
 
     history: bytes
     whole: bytes
     windows: tuple[bytes, bytes]
     own: bytes
     bare: tuple[bytes, bytes]
+    step: bytes
 
     @property
     def all(self) -> list[bytes]:
-        return [key for key in (self.history, self.whole, *self.windows, self.own, *self.bare) if key]
+        return [key for key in (self.history, self.whole, *self.windows, self.own, *self.bare, self.step) if key]
 
     @property
     def window(self) -> bytes:
@@ -267,6 +270,7 @@ class Search:
         few = wanted if len(wanted) <= _FEW else [*self.placeholders]
         asked += [key for index in few if index not in self.turn_ids for key in self._asked_of(index).all]
         known = [self.turns[index].key for index in wanted]
+        known += [step for index in self.marks if (step := self._asked_of(index).step)]
         self.found = await self.store.look_up(self.session, turn_ids=unknown, keys=asked, known=known)
         self.asked.update(asked)
         for true in true_turns(unknown, self.found):
@@ -286,14 +290,32 @@ class Search:
             if named:
                 verdict = Verdict(self._by_ids(index, named))
             if not verdict.true and index in self.marks:
-                verdict = by_marks(self._place(index), self._asked_of(index).pair, self.found)
+                verdict = by_marks(self._place(index), functools.partial(self._is_place_of, index), self.found)
             if verdict.true:
                 self._settle(index, verdict, self.keys.chat, keys=[*(one.pair for one in named)])
-            elif index in self.bare or self.turns[index].key in self.found.known:
+            elif index in self.bare or not self.found.known.isdisjoint(
+                (self.turns[index].key, self._asked_of(index).step)
+            ):
                 self.open.append(index)
             elif named or index in self.marks:
                 is_moved = any(one.turn_id in self._by_id for one in named)
                 self._settle(index, Verdict(miss=Miss.CONTEXT) if is_moved else NOTHING, self.keys.chat)
+
+    def _is_place_of(self, index: int, entry: Entry) -> bool:
+        """Whether an entry reads as a turn, but for arguments and order of calls, and follows the same user's turn."""
+        if entry.pair == self._asked_of(index).pair:
+            return True
+        if (step := self._step_digest(index)) and step == step_digest(entry.visible):
+            digest = visible_digest(entry.visible)
+            sent = windows([self.turns[index - 1].digest], digest)[0]
+            return entry.pair == self.keys.window(self.keys.own(digest), sent)
+        return False
+
+    def _step_digest(self, index: int) -> bytes:
+        turn = self.turns[index]
+        if not turn.holds & CALLS:
+            return b""
+        return step_digest([part for content in turn.contents(self.body) for part in parts_of(content)])
 
     def _by_ids(self, index: int, named: Sequence[Named]) -> tuple[TrueTurn, ...]:
         """The true turns of a turn's placeholders. The turn must read as the entry and follow the same words of the
@@ -332,6 +354,8 @@ class Search:
                     proof = Verdict(miss=Miss.AMBIGUOUS)  # the same words, spoken by the model
                 elif proof is None and (bare is not NOTHING or self.turns[index].key not in self.found.known):
                     proof = bare
+            elif proof is None and mine.step in self.found.by_key:
+                proof = by_step(self._place(index), mine.step, self.found, named=self.keys.is_named)
             if proof is None:
                 unproved.append(index)
                 continue
@@ -363,6 +387,7 @@ class Search:
             (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
             turn.key if is_telling else b"",
             self._bare_keys(index) if index in self.bare else (b"", b""),
+            keys.step(self.turns[index - 1].chain, step) if (step := self._step_digest(index)) else b"",
         )
         return asked
 

@@ -59,7 +59,8 @@ class SessionConfig:
     def rules(self, plan: ToolPlan, model: Generation, *, ids: bool, keeps_history: bool = False) -> RewriteRules:
         strip = (self.strips or self.flattens) and not keeps_history
         keeps_pending = not plan.rewrites and not keeps_history
-        return RewriteRules(plan, strip, model, self.placeholder, ids, keeps_history, keeps_pending)
+        signs = self.revision != 0 and model is not None  # a model without a version may be an older one
+        return RewriteRules(plan, strip, model, self.placeholder, ids, keeps_history, keeps_pending, signs)
 
 
 def effective_policy(policy: Policy, settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
 from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows, windows_without_ids
-from addon.core.history.visible import prefix_digests_of, text_of, visible_digest
+from addon.core.history.visible import prefix_digests_of, step_digest, text_of, visible_digest
 from addon.core.live import LiveStep
 from addon.graft.exchange import Exchange, new_turn_id
 from addon.graft.machine_protocol import Note, Save
@@ -40,7 +40,7 @@ def keys_of(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     """The keys of a turn with these visible parts: of its own words, of its words with all or some of the turns before
     it, and of the model's marks. A placeholder's words are its own alone, so it has the keys by which it is found
     without its id instead of those with some turns."""
-    digest, marks = visible_digest(visible), _mark_keys(exchange, visible)
+    digest, marks = visible_digest(visible), [*_mark_keys(exchange, visible), *_step_keys(exchange, visible)]
     if not exchange.config.placeholder.find(text_of(visible)):
         return [*_word_keys(exchange, digest), *marks]
     own = exchange.keys.own(digest)
@@ -52,7 +52,7 @@ def note_of(exchange: Exchange, digest: bytes, marked: Sequence[Document] = ()) 
     the model."""
     keys = _word_keys(exchange, digest)
     if marked:
-        keys += _mark_keys(exchange, marked)
+        keys += [*_mark_keys(exchange, marked), *_step_keys(exchange, marked)]
         if exchange.config.placeholder.is_bare(text_of(marked)):
             keys += _bare_keys(exchange)
     return Note(keys, exchange.keys.mask_chain(keys[0], _chain(exchange, digest)))
@@ -70,6 +70,12 @@ def _chain(exchange: Exchange, digest: bytes) -> bytes:
 
 def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
     return [exchange.keys.mark(*mark) for mark in marks_of([{"parts": list(visible)}])]
+
+
+def _step_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
+    """The key of a turn with calls for clients that change their arguments or order, if it has calls."""
+    turns, digest = _turns(exchange), step_digest(visible)
+    return [exchange.keys.step(turns[-1].chain if turns else b"", digest)] if digest else []
 
 
 def _bare_keys(exchange: Exchange) -> list[bytes]:
@@ -340,8 +346,8 @@ class Journal:
                 visible, steps = self._result(one)
                 yield Save(self._turn(one.turn_id, visible, steps), [], keys_of(self.exchange, visible), last=False)
             else:
-                calls = [{"functionCall": piece["functionCall"]} for piece in pieces if "functionCall" in piece]
-                yield note_of(self.exchange, whole, calls)
+                unsigned = [{key: value for key, value in one.items() if key != "thoughtSignature"} for one in pieces]
+                yield note_of(self.exchange, whole, unsigned)
 
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
         visible = [*self.visible, *candidate.visible_parts]

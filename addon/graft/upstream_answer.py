@@ -25,7 +25,7 @@ from addon.core.framing.documents import (
     parts_of,
     replace_invalid_text,
 )
-from addon.core.framing.streams import ArrayDecoder, ArrayItem, SseDecoder, SseEvent, TooLong
+from addon.core.framing.streams import BOM, ArrayDecoder, ArrayItem, SseDecoder, SseEvent, TooLong
 from addon.core.history.calls import called_names
 from addon.core.history.visible import prefix_digests, visible_form
 from addon.core.toolloop import WRONG_CALLS
@@ -483,6 +483,8 @@ def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) 
     elsewhere, such as in a list instead of an object. Unreadable bytes count if they may hold one."""
     if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
         return False
+    if framing is Framing.SSE and any(holds(line, exchange.wire.call_markers) for line in _ignored_lines(data)):
+        return True
     naming = exchange.naming
     try:
         for name in called_names(_documents(data, framing)):
@@ -492,6 +494,11 @@ def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) 
     except Malformed:
         return True
     return False
+
+
+def _ignored_lines(events: bytes) -> Iterator[bytes]:
+    """The lines that clients of server-sent events need not read. Some do: the service writes errors there."""
+    return (line for line in events.removeprefix(BOM).splitlines() if not line.startswith(b"data:"))
 
 
 def _documents(data: bytes, framing: Framing | None) -> list[Any]:

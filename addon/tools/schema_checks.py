@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from jsonschema_rs import RegexOptions, ValidationError, Validator, validator_cls_for
 
-from addon.core.arguments import MAX_DEPTH
+from addon.core.framing.documents import MAX_DEPTH
 from addon.core.summaries import problem
 
 MAX_WEIGHT = 1024

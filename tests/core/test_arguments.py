@@ -1,11 +1,13 @@
 """Streamed arguments, and the limits of a step."""
 
+import contextlib
 from typing import Any
 
 import pytest
 
-from addon.core.arguments import MAX_DEPTH, Assembly, Bounds, Limits
-from addon.core.framing.documents import Document
+from addon.core.arguments import Assembly, Bounds, Limits
+from addon.core.framing.documents import MAX_DEPTH, Document
+from addon.core.tools.tool_forms import BadTool, Position, check_depth
 
 
 @pytest.mark.parametrize(
@@ -49,13 +51,6 @@ def test_a_string_that_exists_already_grows() -> None:
     assert found.done() == {"a": "xy"}
 
 
-def nested(depth: int) -> Document:
-    args: Document = {}
-    for _ in range(depth - 1):
-        args = {"a": args}
-    return args
-
-
 def test_arguments_are_counted_over_a_step() -> None:
     bounds = Bounds(Limits(10, 30))
     assert bounds.fault({"a": "x" * 10}) is None
@@ -65,10 +60,16 @@ def test_arguments_are_counted_over_a_step() -> None:
     assert "more than 30 bytes" in str(bounds.fault({}, is_too_long=True))
 
 
+@pytest.mark.parametrize("inner", [{}, [], {"a": 1}, [None]], ids=str)
 @pytest.mark.parametrize(("depth", "fits"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False), (5000, False)])
-def test_arguments_have_a_maximum_depth(depth: int, fits: bool) -> None:
-    fault = Bounds(Limits(10, 10_000)).fault(nested(depth))
-    assert (fault is None) is fits
+def test_arguments_and_declarations_have_the_same_maximum_depth(depth: int, fits: bool, inner: Any) -> None:
+    value = inner
+    for _ in range(depth - 1):
+        value = {"a": value}
+    assert (Bounds(Limits(10, 10_000)).fault(value) is None) is fits
+    refused = contextlib.nullcontext() if fits else pytest.raises(BadTool, match=f"deeper than {MAX_DEPTH} levels")
+    with refused:
+        check_depth(value, Position("", ""))
 
 
 def test_the_first_call_beyond_the_limit_gets_the_error() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx2
@@ -12,6 +13,7 @@ from store.backends.redis import RedisStore
 from store.base import StoreUnavailable
 from store.factory import open_url
 from tests.contents import user
+from tests.gateway.conftest import MODEL, House
 from tests.loop.conftest import Played, Proxy, Scripted, call, says, until
 from tests.ports import free_port
 from tests.store import servers
@@ -33,10 +35,11 @@ class Model(Scripted):
 
 
 class Side(NamedTuple):
-    """A proxy with its way to Redis."""
+    """A proxy with its way to Redis, and its front doors."""
 
     proxy: Proxy
     route: Route
+    house: House
 
     @property
     def store(self) -> RedisStore:
@@ -73,7 +76,7 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     url, sent, goes_on = servers.new_url(), list[int](), asyncio.Event()
     port = servers.shared(servers.program_under_test())
     sides = []
@@ -81,7 +84,8 @@ async def pair() -> AsyncIterator[Pair]:
         for number in (1, 2):
             route = await stack.enter_async_context(Route(port))
             store = open_url(url.replace(f":{port}/", f":{route.port}/"), ttl=100_000.0)
-            proxy = Proxy(store=store)
+            house = House(store, state=tmp_path / f"{number}")
+            proxy = house.proxy
             stack.push_async_callback(store.close)
 
             async def send(number: int = number) -> str:
@@ -93,9 +97,9 @@ async def pair() -> AsyncIterator[Pair]:
             proxy.executors.proxy_id = f"p{number}"
             await proxy.open()
             await store.drop("this")
-            stack.push_async_callback(proxy.close)
+            stack.push_async_callback(house.close)
             proxy.upstream(Model())
-            sides.append(Side(proxy, route))
+            sides.append(Side(proxy, route, house))
             await sides[-1].renew()
         yield Pair(sides[0], sides[1], sent, goes_on, port)
         goes_on.set()
@@ -156,3 +160,23 @@ async def test_a_request_beside_the_same_one_at_another_proxy_waits_no_longer_th
     await until(lambda: pair.sent == [1, 2])
     pair.goes_on.set()
     assert [(await one).text for one in (asking, other)] == ["Wait. done"] * 2
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/gemini"])
+async def test_a_conversation_stays_locked_until_a_proxy_without_redis_has_noted_what_its_retry_needs(
+    pair: Pair, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("addon.graft.machine_shell.PATIENCE", 0.1)  # for which the error is held back
+    one, two = pair.one, pair.two
+    asked = {"model": MODEL, "input": "x", "conversation": "chat"}
+    asking = asyncio.ensure_future(one.house.post(path, asked))
+    await until(lambda: pair.sent == [1])
+    one.route.lead_to(free_port())
+    pair.goes_on.set()
+    assert (await asking).status_code == 503
+    assert (await two.house.post(path, asked)).status_code == 409
+    await one.back(pair.server)
+    await one.renew()
+    retry = await two.house.post(path, asked)
+    assert (retry.status_code, "done" in retry.text) == (200, True), retry.text
+    assert pair.sent == [1]

@@ -17,6 +17,7 @@ from addon.gateway.engine import Caller
 from addon.gateway.mount import gateway_routes
 from addon.loop.upstream import Outgoing, Upstream
 from store.backends.memory import MemoryStore
+from store.base import Store
 from tests.loop.conftest import Proxy, Scripted, Watcher, until
 
 __all__ = ["House", "Scripted", "until"]
@@ -50,7 +51,7 @@ class House:
 
     def __init__(
         self,
-        store: MemoryStore | None = None,
+        store: Store | None = None,
         *,
         environ: dict[str, str] | None = None,
         download: Download | None = None,
@@ -59,7 +60,7 @@ class House:
         self.download = download
         self.environ = {"GEMINI_API_KEY": KEY} if environ is None else environ
         self.options = options
-        self.store = store or MemoryStore()
+        self.store: Store = store or MemoryStore()
         self._build()
 
     def _build(self) -> None:

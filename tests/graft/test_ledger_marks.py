@@ -91,7 +91,11 @@ async def test_an_edited_or_moved_turn_is_the_client_s_own_even_if_it_echoes_mar
     given = model(call("own", args={"n": 1}, signature=TWO))
     await kept(store, 1, [A, model(call("own", args={"n": 1}))], true=given)
     assert await found(store, [C, B, A, given, C]) == {3: [turn_id(1)]}
-    assert await found(store, [C, B, A, model(call("own", args={"n": 2}, signature=TWO)), A]) == {}
+    changed = model(call("own", args={"n": 1, "unit": "C"}, signature=TWO))
+    assert await found(store, [C, B, A, changed, A]) == {3: [turn_id(1)]}, "clients fill in defaults"
+    for edited in (model("so", call("own", signature=TWO)), model(call("owner", signature=TWO))):
+        assert await found(store, [C, B, A, edited, A]) == {}
+    assert await found(store, [C, changed, A]) == {}
     assert await found(store, [C, given, A]) == {}
 
 

@@ -14,13 +14,15 @@ from addon.core.history.own_signatures import own_signature, without_own_signatu
 from addon.core.history.rewriting import DUMMY_SIGNATURE
 from addon.fake_gemini.routes import find_route
 from addon.fake_gemini.service import Service
+from addon.graft.exchange import Forward
 from addon.surfaces.registry import match_path
 from tests.contents import call, model, response, user
 from tests.graft.conftest import WEATHER, Graft, target
 
 OWN: Document = {"functionDeclarations": [{"name": "own"}, {"name": "other"}]}
+THINKING: Document = {"thinkingConfig": {"includeThoughts": True}}
 STEPS = (
-    'say One moment. call get_weather {} and call own {"n": 5, "unit": null, "deep": {"a": 1, "b": null}} '
+    'One moment. call get_weather {} and call own {"n": 5, "unit": null, "deep": {"a": 1, "b": null}} '
     'and call other {"list": [1, 2]} then call own {} and call get_weather {"again": true}'
 )
 
@@ -90,6 +92,10 @@ def split(content: Document) -> list[Document]:
     return [{**content, "parts": [part]} for part in content["parts"]]
 
 
+def single_parts(content: Document) -> list[Document]:
+    return [{**content, "parts": content["parts"][0] if len(content["parts"]) == 1 else content["parts"]}]
+
+
 def signature_apart(content: Document) -> list[Document]:
     parts: list[Document] = []
     for part in content["parts"]:
@@ -119,6 +125,8 @@ class Oddity:
 
     name: str
     change: Callable[[Document], list[Document]]
+    keeps_ids: bool = True
+    keeps_signatures: bool = True
 
 
 def identity(content: Document) -> list[Document]:
@@ -127,12 +135,18 @@ def identity(content: Document) -> list[Document]:
 
 ODDITIES = [
     Oddity("keeps everything", identity),
-    Oddity("drops ids", each_call(without("id"))),
-    Oddity("replaces ids", each_call(lambda call: {**call, "id": f"mine-{call['name']}"} if "id" in call else call)),
-    Oddity("drops signatures", each_part(without("thoughtSignature"))),
+    Oddity("drops ids", each_call(without("id")), keeps_ids=False),
+    Oddity(
+        "replaces ids",
+        each_call(lambda call: {**call, "id": f"mine-{call['name']}"} if "id" in call else call),
+        keeps_ids=False,
+    ),
+    Oddity("drops signatures", each_part(without("thoughtSignature")), keeps_signatures=False),
     Oddity(
         "drops ids and signatures",
         lambda content: each_part(without("thoughtSignature"))(each_call(without("id"))(content)[0]),
+        keeps_ids=False,
+        keeps_signatures=False,
     ),
     Oddity("writes signatures for URLs", each_part(url_safe)),
     Oddity("puts signatures into a part of their own", signature_apart),
@@ -145,7 +159,7 @@ ODDITIES = [
     Oddity("changes arguments", args(lambda given: {key: str(value) for key, value in given.items()})),
     Oddity("reorders calls", reordered),
     Oddity("splits turns", split),
-    Oddity("joins turns", identity),
+    Oddity("writes a single part without a list", single_parts),
     Oddity("changes white space", each_part(trimmed)),
     Oddity("adds nulls", each_part(nulls_added)),
     Oddity("drops thoughts", each_part(lambda part: None if part.get("thought") else part)),
@@ -168,13 +182,18 @@ class Chat:
         target, route = match_path("POST", self.path), find_route(self.path.partition("?")[0])
         assert target is not None
         assert route is not None
-        exchange = await self.graft.exchange({"contents": sent, "tools": [OWN]}, target)
-        outcome = await self.graft.request({"contents": sent, "tools": [OWN]}, target)
-        body = outcome.body  # type: ignore[union-attr]
+        outcome = await self.graft.request({"contents": sent, "tools": [OWN], "generationConfig": THINKING}, target)
+        assert isinstance(outcome, Forward)
+        assert outcome.exchange is not None
+        body = outcome.body
         assert b"toolgraft0" not in body
         reply, _ = self.service.generate(decode(body), route, stream=False)
-        self.lost += [result for result in self.results if result.encode() not in body and result not in self.lost]
-        visible = decode(await self.graft.captured(exchange, encode(reply.unary())))
+        self.lost += [
+            result
+            for result in self.results
+            if b'"result":"%b"' % result.encode() not in body and result not in self.lost
+        ]
+        visible = decode(await self.graft.captured(outcome.exchange, encode(reply.unary())))
         content = visible["candidates"][0]["content"]
         self.contents.append(content)
         for one in await self.graft.calls():
@@ -183,8 +202,8 @@ class Chat:
                 await self.graft.store.answer(one.session, one.call_id, result=self.results[-1])
         return content  # type: ignore[no-any-return]
 
-    async def turn(self, words: str = STEPS) -> None:
-        self.contents.append(user(words))
+    async def turn(self, number: int) -> None:
+        self.contents.append(user(f"{number}. {STEPS}"))
         while calls := [part["functionCall"] for part in (await self.send())["parts"] if "functionCall" in part]:
             self.contents.append(
                 user(
@@ -200,33 +219,25 @@ DEVELOPER = "/v1beta/models/{model}:generateContent"
 VERTEX = "/v1/projects/p/locations/l/publishers/google/models/{model}:generateContent"
 
 
-_OPEN = (
-    "drops signatures",
-    "drops ids and signatures",
-    "drops nulls",
-    "fills in defaults",
-    "changes arguments",
-    "reorders calls",
-)
-
-
-@pytest.mark.parametrize("oddity", [one for one in ODDITIES if one.name not in _OPEN], ids=lambda oddity: oddity.name)
+@pytest.mark.parametrize("oddity", ODDITIES, ids=lambda oddity: oddity.name)
 @pytest.mark.parametrize("path", [DEVELOPER, VERTEX], ids=["developer", "vertex v1"])
-@pytest.mark.parametrize("name_of_model", ["gemini-3-flash", "gemini-3.8-flash"])
+@pytest.mark.parametrize("name_of_model", ["gemini-2.5-flash", "gemini-3-flash", "gemini-3.8-flash"])
 async def test_no_step_is_refused_and_no_result_lost(
     graft: Graft, oddity: Oddity, path: str, name_of_model: str
 ) -> None:
     await graft.tools(WEATHER, client_tools="keep", delivery="placeholder")
     service = Service()
-    first, second = (
-        Chat(graft, service, path.format(model=name_of_model), oddity, name) for name in ("first", "second")
-    )
-    for chat in (first, second):
-        for _ in range(2):
-            await chat.turn()
-        assert len(chat.results) >= 2
-    assert (first.lost, second.lost) == ([], [])
+    first, second = (Chat(graft, service, path.format(model=name_of_model), oddity, name) for name in ("1st", "2nd"))
+    for number in range(2):
+        await first.turn(number)
     assert not service.dummy_signatures
+    for number in range(2):
+        await second.turn(number)
+    assert len(second.results) >= 2
+    assert first.lost == []
+    keeps_ids = oddity.keeps_ids and path == DEVELOPER
+    if not name_of_model.startswith("gemini-2") and (oddity.keeps_signatures or keeps_ids):
+        assert (second.lost, service.dummy_signatures) == ([], 0)
 
 
 def signed(graft: Graft, turn_id: str) -> str:

@@ -141,9 +141,9 @@ async def test_an_edited_answer_is_noted_as_the_client_gets_it(
     flow = await exchanged(hooks, request(body=ASKED), response(text))
     assert flow.response is not None
     parts = json.loads(flow.response.content or b"")["candidates"][0]["content"]["parts"]
-    text = "".join(part["text"] for part in parts)
-    assert text.startswith("Done.")
-    assert notes.count(text) == 1
+    received = "".join(part["text"] for part in parts)
+    assert received.startswith("Done.")
+    assert notes.count(received) == 1
 
 
 async def test_an_answer_with_a_hidden_call_is_no_note_if_a_script_changes_its_layout(

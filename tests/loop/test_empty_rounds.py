@@ -1,4 +1,4 @@
-"""Streams of every surface whose later round is empty, or ends within a call."""
+"""Streams of every surface whose later round is empty, or ends within a call, or has a call outside its events."""
 
 from collections.abc import Sequence
 
@@ -179,3 +179,19 @@ async def test_a_call_of_an_interaction_whose_arguments_never_end_is_run_with_th
     assert b"function_call" not in answer
     (made,) = await ready.calls()
     assert made.args == {"arguments": '{"a":'}
+
+
+STRAY = {"functionCall": {"name": "lookup", "args": {"secret": 1}}, "tool_calls": 1, "type": "function_call"}
+
+
+@pytest.mark.parametrize("form", ["%b\n%b", "[%b]\n%b", "id: %b\n%b", ": %b\n%b", "\ufeff%b\n%b"], ids=str)
+@pytest.mark.parametrize("name", SURFACES)
+async def test_a_call_in_a_line_beside_the_data_of_an_event_never_reaches_the_client(
+    name: str, form: str, ready: Proxy
+) -> None:
+    surface = SURFACES[name]
+    first, *rest = [b"data: %b\n\n" % (one if isinstance(one, bytes) else encode(one)) for one in surface.text]
+    body = form.encode() % (encode(STRAY), first) + b"".join(rest)
+    odd = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    answer = await surface.ask(ready, Scripted(odd))
+    assert b"secret" not in answer

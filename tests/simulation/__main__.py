@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from store.factory import open_url
 from tests.simulation.chat import Habits
-from tests.simulation.habits import habits, hasty, odd, of_one_account
+from tests.simulation.habits import canned, habits, hasty, odd, of_one_account
 from tests.simulation.words import KINDS, TIED, Kind
 from tests.simulation.world import Tally, World
 
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", type=int, default=0, help="so many wrong hits of each session, in words")
     parser.add_argument("--hasty", action="store_true", help="clients of one account, who often hang up")
     parser.add_argument("--odd", action="store_true", help="clients that quote, imitate, forge and fork other chats")
+    parser.add_argument("--canned", action="store_true", help="clients of one account, whom a script often answers")
     given = parser.parse_args(argv)
     begun = time.perf_counter()
     total: defaultdict[tuple[str, str, str], Tally] = defaultdict(Tally)
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _sessions(given: argparse.Namespace) -> Iterator[tuple[int, Sequence[Kind], int, Clients]]:
     """The seed, words, number of chats and clients of each session."""
-    clients = hasty if given.hasty else odd if given.odd else habits
+    clients = hasty if given.hasty else odd if given.odd else canned if given.canned else habits
     mixed = [kind for kind in given.words if kind != TIED]
     for seed in given.seeds:
         if mixed:

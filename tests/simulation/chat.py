@@ -57,11 +57,12 @@ class Habits:
     drops_ids: bool = False  # of placeholders
     counts: bool = False  # its model counts the ids of calls from zero in each chat
     rotates: bool = False  # its API key changes from hour to hour
+    canned: float = 0.0  # how often a script answers instead of the model
 
     @property
     def tells(self) -> str:
         """The marks of the chat besides its words."""
-        return "signatures" if self.echoes and self.delivery != "mixed" else "name" if self.name else ""
+        return "signatures" if self.echoes else "name" if self.name else ""
 
     @property
     def model(self) -> str:

@@ -10,7 +10,7 @@ from addon.graft.exchange import Exchange, Forward
 from addon.graft.grafter import Grafter
 from addon.graft.machine import AnswerMachine
 from addon.graft.machine_protocol import Effect, Send, Show, Wait
-from addon.graft.machine_shell import AnswerRecords, Capture
+from addon.graft.machine_shell import AnswerRecords, Capture, note_answer
 from addon.graft.owners import ByHand, Owners
 from addon.graft.session_config import SessionConfig
 from tests.simulation.chat import Document
@@ -40,6 +40,14 @@ async def captured(
     body = await Capture(grafter, exchange, JSON).whole(_whole(exchange, documents))
     assert isinstance(body, bytes)
     return _flat(_parts(exchange, [body]))
+
+
+async def given(grafter: Grafter, exchange: Exchange, documents: Sequence[Document]) -> list[Document]:
+    """The client's parts of an answer that another addon gives."""
+    events = _events(exchange, documents) if len(documents) > 1 else [_whole(exchange, documents)]
+    kind, body = SSE if len(documents) > 1 else JSON, b"".join(events)
+    await note_answer(grafter, exchange, kind, body)
+    return _flat(_parts(exchange, _data(body) if kind == SSE else events))
 
 
 class Runs(ByHand):

@@ -47,6 +47,11 @@ def odd(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
     ]
 
 
+def canned(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
+    """Clients of one account that a script often answers, in words that another chat has after the same history."""
+    return [dataclasses.replace(one, canned=0.4) for one in of_one_account(rng, chats, kinds)]
+
+
 def rotating(rng: random.Random, chats: int, kinds: Sequence[Kind]) -> list[Habits]:
     """Clients of one user whose keys change."""
     return [dataclasses.replace(one, rotates=True) for one in of_one_account(rng, chats, kinds)]

@@ -22,7 +22,7 @@ from store.models import Call as Recorded
 from store.models import Status, Toolset
 from tests.simulation import words
 from tests.simulation.chat import Chat, Did, Document, Habits, State, Turn
-from tests.simulation.driver import HangUp, Loop, captured
+from tests.simulation.driver import HangUp, Loop, captured, given
 
 SESSION = "default"
 _ID = re.compile(r" \[turn_[0-9a-f]{16}\]")
@@ -161,8 +161,11 @@ class World:
 
     async def _answered(self, chat: Chat) -> None:
         """Send the chat, and keep the answer."""
-        sent = await self._sent(chat)
         habits, rng = chat.habits, self.rng
+        if habits.canned and rng.random() < habits.canned:
+            await self._answered_by_script(chat)
+            return
+        sent = await self._sent(chat)
         calls, begun, text = self._reply(chat)
         did = tuple(call[0] for call in calls)
         if rng.random() < habits.hasty:
@@ -188,6 +191,19 @@ class World:
         self._keep(chat, parts, (*did, *(call[0] for call in own)), hidden)
         if habits.delivery in ("passthrough", "mixed"):
             await self._respond(chat, [*calls, *own])
+
+    async def _answered_by_script(self, chat: Chat) -> None:
+        """The request does not reach the model. The script says what another chat has heard here, if one has, but
+        repeats no turn's id: that would mean the turn."""
+        visible = tuple(turn.visible for turn in chat.turns)
+        heard = [known[-1] for _, _, known, did in self._record if did and known[:-1] == visible]
+        texts = [last[1] for last in heard if len(last) == 2 and "turn_" not in last[1]]
+        text = self.rng.choice(texts or [words.model_words(self.rng, chat.habits.words, busy=True)])
+        incoming, config = await self._incoming(chat)
+        exchange = self.grafter.ungrafted(incoming, config)
+        assert exchange is not None
+        self.odd["canned"] += bool(texts)
+        self._keep(chat, await given(self.grafter, exchange, self._answer(chat.habits, text)), (), 0)
 
     async def _broken_off(self, chat: Chat, sent: Forward, text: str, begun: str, calls: Sequence[Call]) -> None:
         """The client hangs up, and keeps the text that it has, or asks again. It ignores the calls that it received."""
@@ -317,19 +333,20 @@ class World:
 
     async def _sent(self, chat: Chat) -> Forward:
         """Send the chat in its present state, and judge the upstream request."""
-        self.requests += 1
-        await self._change_processes()
-        habits = chat.habits
-        target, body = self._request(chat)
-        config = await self._session_config(habits)
-        outcome = await self.grafter.request(
-            Incoming(target, config.session, encode(body), asker=self._asker(habits)), config
-        )
+        incoming, config = await self._incoming(chat)
+        outcome = await self.grafter.request(incoming, config)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         sent = decode(outcome.body)
-        self._judge(chat, (sent["request"] if target.request_path else sent)["contents"])
+        self._judge(chat, (sent["request"] if incoming.target.request_path else sent)["contents"])
         return outcome
+
+    async def _incoming(self, chat: Chat) -> tuple[Incoming, SessionConfig]:
+        self.requests += 1
+        await self._change_processes()
+        target, body = self._request(chat)
+        config = await self._session_config(chat.habits)
+        return Incoming(target, config.session, encode(body), asker=self._asker(chat.habits)), config
 
     async def _change_processes(self) -> None:
         if len(self._grafters) > 1:

@@ -226,6 +226,22 @@ def objects(value: Any) -> Iterator[Document]:
     return (item for item in as_list(value) if isinstance(item, dict))
 
 
+MAX_DEPTH = 100
+"""The most levels of objects and lists in a tool's declaration and in the arguments of a call: the limit of the service
+and of the store, and a safe depth for recursion."""
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether JSON is nested more than MAX_DEPTH levels deep. Does not recurse."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [one for one in level if isinstance(one, (dict, list))]
+        if not containers:
+            return False
+        level = [item for one in containers for item in (one.values() if isinstance(one, dict) else one)]
+    return True
+
+
 def memory_of(*documents: Any) -> int:
     """The memory use of decoded JSON in bytes, approximately: keys are mostly shared."""
     size, left = 0, list(documents)

@@ -129,7 +129,7 @@ class _Deflate(_Gzip):
 
 _BLANK_LINE = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _LONGEST_BLANK_LINE = 4
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
 
 
@@ -222,7 +222,7 @@ def _ends_with_cr(found: re.Match[bytes], size: int) -> bool:
 def _event(raw: bytes) -> SseEvent:
     values = [
         line[5:].removeprefix(b" ")
-        for line in raw.removeprefix(_BOM).splitlines()
+        for line in raw.removeprefix(BOM).splitlines()
         if line.startswith(b"data:") or line == b"data"
     ]
     return SseEvent(raw, b"\n".join(values) if values else None)

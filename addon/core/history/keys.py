@@ -166,6 +166,11 @@ class Keys:
         """The key of a placeholder without an id after some turns: see `windows_without_ids`."""
         return _keyed(self._secret, b"bare window", self.asker, window).digest()
 
+    def step(self, chain: bytes, digest: bytes) -> bytes:
+        """The key of a turn with calls by what all clients keep of it: see `visible.step_digest`. `chain`: that of the
+        turns before it."""
+        return _keyed(self._secret, b"step", self.root, digest, chain).digest()
+
     def request(self, sent: bytes) -> bytes:
         """The key of a request, to recognise a retry. `sent`: a digest of its URL, body and sender."""
         return _keyed(self._secret, b"request", self.asker, sent).digest()

@@ -18,7 +18,7 @@ from addon.core.history.outcomes import fitted
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, last_step, segments, take_response
-from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, History, HistoryTurn
+from addon.core.history.turns import CALLS, RESPONSES, SERVER_TOOLS, SIGNATURES, History, HistoryTurn
 from addon.core.model_names import Generation, is_before
 from addon.core.tools.tool_plan import ToolPlan
 
@@ -27,7 +27,8 @@ class RewriteRules(NamedTuple):
     """The rules for one request. `strip`: the client's own calls become text if the request does not declare them.
     `ids`: calls have ids. `keeps_history`: the service has the history and waits for the responses to its calls,
     whatever the request declares; otherwise the last step keeps its text if none of its calls has a result.
-    `keeps_pending`: any turn with a pending call keeps its visible form, if that form is valid by itself."""
+    `keeps_pending`: any turn with a pending call keeps its visible form, if that form is valid by itself. `signs`: the
+    client's own steps are signed if Gemini requires it, because their signatures may have been on hidden calls."""
 
     plan: ToolPlan
     strip: bool
@@ -36,6 +37,7 @@ class RewriteRules(NamedTuple):
     ids: bool = True
     keeps_history: bool = False
     keeps_pending: bool = False
+    signs: bool = False
 
 
 class StepFormat(NamedTuple):
@@ -103,7 +105,7 @@ def rewrite(
 ) -> list[Piece] | None:
     """The pieces of the new `contents`; None if nothing changes. `hits`: turn index → its true turns (several if
     placeholders were joined into one turn). Continues from the history's `beginning`, and stores a longer one."""
-    if not hits and not (rules.strip and history.holds & _MAY_CHANGE):
+    if not hits and not history.holds & (_MAY_CHANGE if rules.strip else CALLS if rules.signs else 0):
         return None
     writer = _Writer(body, history, hits, rules)
     start = writer.resume(history.beginning)
@@ -118,6 +120,20 @@ def _last_model_turn(history: History) -> int:
     """The index of the last model turn, which may continue in the next request; 0 if there is none."""
     turns = history.turns
     return next((index for index in range(len(turns) - 1, 0, -1) if turns[index].side == "model"), 0)
+
+
+def _with_dummy(contents: Sequence[Document]) -> list[Document]:
+    """A model turn with the dummy on its first call."""
+    signed: list[Document] = []
+    left = True
+    for content in contents:
+        parts: list[Document] = []
+        for part in parts_of(content):
+            if left and isinstance(get(part, "functionCall"), dict):
+                part, left = {**part, "thoughtSignature": DUMMY_SIGNATURE}, False
+            parts.append(part)
+        signed.append({**content, "parts": parts})
+    return signed
 
 
 class _Writer:
@@ -257,6 +273,8 @@ class _Writer:
         self.kept_step = calls and not flat_calls
         if flat_calls or flat_server:
             self._write([as_text(content, calls=flat_calls, server=flat_server) for content in contents])
+        elif self.rules.signs and calls and not turn.holds & SIGNATURES and self._must_be_signed():
+            self._write(_with_dummy(turn.contents(self.body)))
         else:
             self.keep(self.index, self.index + 1)
 

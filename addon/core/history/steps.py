@@ -9,6 +9,7 @@ from addon.core.history.outcomes import outcome_in
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Piece
 from addon.core.history.turns import CALLS, History
+from addon.core.history.visible import canonical
 
 
 class CallSlot(NamedTuple):
@@ -148,14 +149,26 @@ def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Doc
     `visible`: the client's form of the model turn; None if the client only names the turn: the calls are the
     model's."""
     step = true.steps[-1]
-    made = iter(calls_in([step.content]))
-    visible_calls = iter(calls_in(visible)) if visible is not None else None
-    calls: list[Document | None] = []
-    for slot in step.slots:
-        own = next(made, None)
-        is_visible = true.passthrough or slot.call_id is None
-        calls.append(None if not is_visible else own if visible_calls is None else next(visible_calls, None))
-    return calls
+    made = dict(enumerate(calls_in([step.content])))
+    own_call = [at for at, slot in enumerate(step.slots) if true.passthrough or slot.call_id is None]
+    if visible is None:
+        return [made.get(at) if at in own_call else None for at in range(len(step.slots))]
+    left, found = calls_in(visible), dict[int, Document]()
+    # clients change the order of calls and their arguments, and the proxy their names
+    for is_same in (_is_same_call, _has_same_name, lambda call, one: True):
+        for at in [at for at in own_call if at not in found]:
+            call = made.get(at, {})
+            if (match := next((n for n, one in enumerate(left) if is_same(call, one)), None)) is not None:
+                found[at] = left.pop(match)
+    return [found.get(at) for at in range(len(step.slots))]
+
+
+def _is_same_call(call: Document, other: Document) -> bool:
+    return _has_same_name(call, other) and canonical(get(call, "args") or {}) == canonical(get(other, "args") or {})
+
+
+def _has_same_name(call: Document, other: Document) -> bool:
+    return bool(call.get("name") == other.get("name"))
 
 
 def take_response(call: Document | None, responses: list[Document]) -> Document | None:

@@ -28,7 +28,16 @@ def visible_digest(parts: Iterable[Document]) -> bytes:
 
 def text_of(parts: Iterable[Document]) -> str:
     """The visible text of a turn of these (decoded) parts."""
-    return "".join(str(part["text"]) for part in parts if "text" in part and not part.get("thought")).strip()
+    texts = [part["text"] for part in parts if not part.get("thought") and isinstance(part.get("text"), str)]
+    return "".join(texts).strip()
+
+
+def step_digest(parts: Sequence[Document]) -> bytes:
+    """The digest of what all clients keep of a turn with calls: its text, and the names of its calls in any order. Some
+    drop nulls from arguments, or fill in defaults. b"" without calls."""
+    calls = [call for part in parts if not part.get("thought") and isinstance(call := get(part, "functionCall"), dict)]
+    names = sorted(str(call.get("name")) for call in calls)
+    return xxhash.xxh3_128_digest(b"step" + encode([text_of(parts), names])) if names else b""
 
 
 PREFIXES = 64

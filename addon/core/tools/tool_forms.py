@@ -23,12 +23,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from addon.core.framing.documents import Document, as_list, camel
+from addon.core.framing.documents import MAX_DEPTH, Document, as_list, camel, is_too_deep
 from addon.core.tools.json_schema import fit_schema
 from addon.core.tools.schema import Unfit, gemini_schema, is_gemini_form, says_nothing, to_declaration_schema
 from addon.core.tools.tool_rules import RULES, BadRule, cycle_in_order, rules_of, unknown_in_order
-
-MAX_DEPTH = 100  # the service's limit, and a safe depth for recursion over a schema
 
 
 class BadTool(ValueError):
@@ -113,18 +111,9 @@ def list_at(value: object, at: Position) -> list[object]:
 
 
 def check_depth(value: object, at: Position) -> None:
-    """Refuse a value that is nested too deeply for recursion. Checks level by level, without recursion."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            member
-            for item in level
-            if isinstance(item, dict | list)
-            for member in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return
-    raise at.bad(f"is nested deeper than {MAX_DEPTH} levels")
+    """Refuse a value that is nested too deeply for recursion."""
+    if is_too_deep(value):
+        raise at.bad(f"is nested deeper than {MAX_DEPTH} levels")
 
 
 _MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
