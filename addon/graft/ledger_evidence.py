@@ -160,7 +160,7 @@ def by_bare(
 
 def by_step(place: Place, key: bytes, found: LedgerMatches, *, named: bool) -> Verdict:
     """The verdict on a turn whose calls the client has changed, by the key of all turns before it and of what the turn
-    still has: see `visible.step_digest`. `named`: as for `by_key`."""
+    still has: see `visible.step_digests`. `named`: as for `by_key`."""
     if not (ids := found.by_key.get(key, [])):
         return NOTHING
     if key in found.plain:

@@ -23,7 +23,7 @@ from addon.core.history.turns import (
     windows,
     windows_without_ids,
 )
-from addon.core.history.visible import step_digest, visible_digest
+from addon.core.history.visible import step_digests, visible_digest
 from addon.graft.ledger_evidence import (
     ENOUGH_ALONE,
     NOTHING,
@@ -302,10 +302,11 @@ class Search:
                 self._settle(index, Verdict(miss=Miss.CONTEXT) if is_moved else NOTHING, self.keys.chat)
 
     def _is_place_of(self, index: int, entry: Entry) -> bool:
-        """Whether an entry reads as a turn, but for arguments and order of calls, and follows the same user's turn."""
+        """Whether an entry reads as a turn, but for what clients change of a turn with calls, and follows the same
+        user's turn."""
         if entry.pair == self._asked_of(index).pair:
             return True
-        if (step := self._step_digest(index)) and step == step_digest(entry.visible):
+        if (step := self._step_digest(index)) and step in step_digests(entry.visible):
             digest = visible_digest(entry.visible)
             sent = windows([self.turns[index - 1].digest], digest)[0]
             return entry.pair == self.keys.window(self.keys.own(digest), sent)
@@ -315,7 +316,8 @@ class Search:
         turn = self.turns[index]
         if not turn.holds & CALLS:
             return b""
-        return step_digest([part for content in turn.contents(self.body) for part in parts_of(content)])
+        digests = step_digests([part for content in turn.contents(self.body) for part in parts_of(content)])
+        return digests[0] if digests else b""
 
     def _by_ids(self, index: int, named: Sequence[Named]) -> tuple[TrueTurn, ...]:
         """The true turns of a turn's placeholders. The turn must read as the entry and follow the same words of the

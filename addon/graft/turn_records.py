@@ -11,7 +11,7 @@ from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
 from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows, windows_without_ids
-from addon.core.history.visible import prefix_digests_of, step_digest, text_of, visible_digest
+from addon.core.history.visible import prefix_digests_of, step_digests, text_of, visible_digest
 from addon.core.live import LiveStep
 from addon.graft.exchange import Exchange, new_turn_id
 from addon.graft.machine_protocol import Note, Save
@@ -73,9 +73,9 @@ def _mark_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
 
 
 def _step_keys(exchange: Exchange, visible: Sequence[Document]) -> list[bytes]:
-    """The key of a turn with calls for clients that change their arguments or order, if it has calls."""
-    turns, digest = _turns(exchange), step_digest(visible)
-    return [exchange.keys.step(turns[-1].chain if turns else b"", digest)] if digest else []
+    """The keys of a turn with calls for clients that change them, or drop the text beside them."""
+    turns = _turns(exchange)
+    return [exchange.keys.step(turns[-1].chain if turns else b"", digest) for digest in step_digests(visible)]
 
 
 def _bare_keys(exchange: Exchange) -> list[bytes]:

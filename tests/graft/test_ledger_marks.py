@@ -99,6 +99,14 @@ async def test_an_edited_or_moved_turn_is_the_client_s_own_even_if_it_echoes_mar
     assert await found(store, [C, given, A]) == {}
 
 
+async def test_a_signed_turn_with_calls_is_found_if_the_client_drops_the_text_beside_them(store: Store) -> None:
+    """As clients of chat completions do, whose `content` is then null."""
+    await kept(store, 1, [A, model("Look.", call("own", signature=TWO))])
+    for texts, expected in (((), {3: [turn_id(1)]}), (("Look.",), {3: [turn_id(1)]}), (("Hm.",), {})):
+        assert await found(store, [C, B, A, model(*texts, call("own", signature=TWO)), C]) == expected
+    assert await found(store, [C, B, C, model(call("own", signature=TWO)), C]) == {}
+
+
 async def test_marks_of_two_turns_in_one_run_tell_nothing(store: Store) -> None:
     for n, signature in enumerate((TWO, THREE), 1):
         visible = {"text": "Done.", "thoughtSignature": signature}

@@ -167,7 +167,7 @@ class Keys:
         return _keyed(self._secret, b"bare window", self.asker, window).digest()
 
     def step(self, chain: bytes, digest: bytes) -> bytes:
-        """The key of a turn with calls by what all clients keep of it: see `visible.step_digest`. `chain`: that of the
+        """The key of a turn with calls by what all clients keep of it: see `visible.step_digests`. `chain`: that of the
         turns before it."""
         return _keyed(self._secret, b"step", self.root, digest, chain).digest()
 

@@ -32,12 +32,13 @@ def text_of(parts: Iterable[Document]) -> str:
     return "".join(texts).strip()
 
 
-def step_digest(parts: Sequence[Document]) -> bytes:
-    """The digest of what all clients keep of a turn with calls: its text, and the names of its calls in any order. Some
-    drop nulls from arguments, or fill in defaults. b"" without calls."""
+def step_digests(parts: Sequence[Document]) -> list[bytes]:
+    """The digests of what clients keep of a turn with calls: its text, if they keep it, and the names of its calls in
+    any order. Some drop nulls from arguments, or fill in defaults. Empty without calls."""
     calls = [call for part in parts if not part.get("thought") and isinstance(call := get(part, "functionCall"), dict)]
     names = sorted(str(call.get("name")) for call in calls)
-    return xxhash.xxh3_128_digest(b"step" + encode([text_of(parts), names])) if names else b""
+    texts = dict.fromkeys([text_of(parts), ""]) if names else {}
+    return [xxhash.xxh3_128_digest(b"step" + encode([text, names])) for text in texts]
 
 
 PREFIXES = 64
