@@ -40,19 +40,23 @@ def asker_of_key(key: str) -> str:
 
 
 def _query_key(path: str) -> str:
-    if "key=" not in path:
-        return ""
-    pairs = (pair.partition("=") for pair in path.partition("?")[2].split("&"))
-    return next((unquote(value) for name, _, value in pairs if name in ("key", "%24key", "$key")), "")
+    """The first key that is not empty. Servers decode the names, too."""
+    for pair in path.partition("?")[2].split("&"):
+        name, _, value = pair.partition("=")
+        if value and unquote(name) in ("key", "$key"):
+            return unquote(value)
+    return ""
 
 
 def _bearer_key(path: str, authorization: str) -> str:
-    """The API key in a bearer header, as OpenAI's clients send it. On other paths a bearer is always a token."""
+    """The API key in a bearer header, as OpenAI's clients send it, or alone in the header. On other paths a bearer is
+    always a token."""
     if "/openai/" not in path.partition("?")[0] or _PROJECT.search(path):
         return ""
-    kind, _, token = authorization.partition(" ")
-    token = token.strip()
-    return token if kind.lower() == "bearer" and not token.startswith(_TOKENS) else ""
+    words = authorization.split()
+    if words and words[0].lower() == "bearer":
+        del words[0]
+    return words[0] if len(words) == 1 and not words[0].startswith(_TOKENS) else ""
 
 
 USER_HEADERS = frozenset(
