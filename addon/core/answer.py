@@ -251,6 +251,8 @@ class AnswerRewriter:
     def feed(self, response: Document, *, whole: bool = False) -> Document | None:
         """Process one response document. Returns the document for the client (the same object if nothing changes), or
         None if nothing is left. `whole`: the answer is this document alone."""
+        if self.naming.names and not self.passthrough:
+            response = _without_messages_on_calls(response)
         self._meta.update({k: response[k] for k in ("modelVersion", "responseId") if k in response})
         visible_candidates: list[Document] = []
         changed = ends = False
@@ -319,6 +321,8 @@ class AnswerRewriter:
         if finish is not None or hides or whole:
             visible = [part for part in visible if part.get("text") != "" or part.get("thought")]
         rewritten = dict(candidate)
+        if hides:
+            rewritten.pop("logprobsResult", None)  # it has the tokens of the hidden call
         if places:
             visible.append(self._add_placeholder(state))
             rewritten["finishReason"] = 1 if isinstance(finish, int) else "STOP"
@@ -459,6 +463,23 @@ class AnswerRewriter:
         if get(part, "thoughtSignature") is not None and len(state.captured) == len(state.slots):
             state.hides_signature = True
         return None
+
+
+def _without_messages_on_calls(response: Document) -> Document:
+    """The response without each finishMessage about a wrong call, which quotes the call. A number as the finishReason
+    may be any."""
+    candidates = as_list(response.get("candidates"))
+    kept = [
+        {key: value for key, value in one.items() if key != "finishMessage"}
+        if isinstance(one, dict) and "finishMessage" in one and _may_be_on_calls(one.get("finishReason"))
+        else one
+        for one in candidates
+    ]
+    return {**response, "candidates": kept} if kept != candidates else response
+
+
+def _may_be_on_calls(finish: Any) -> bool:
+    return not isinstance(finish, str) or "MALFORMED" in finish or "CALL" in finish
 
 
 def _with_filler(candidate: Document) -> Document:

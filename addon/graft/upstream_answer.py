@@ -4,6 +4,7 @@ Most answers have no call and pass unparsed. `Reading` keeps the bytes that pass
 `NoteReader` reads the turns of such answers for the ledger: many documents at once, and of each only the parts.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -230,6 +231,7 @@ def _decoded(part: dict[str, msgspec.Raw]) -> Document:
 
 
 _MARKERS = (b'"continuationToken"',)
+_MESSAGE_MARKERS = (b'"finishMessage"',)
 _LOOP_MARKERS = tuple(f'"{reason}"'.encode() for reason in sorted(WRONG_CALLS))
 _SERVER_MARKERS = (b'"toolCall"', b'"toolResponse"')
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")  # or an underscore
@@ -240,6 +242,8 @@ _BLANK_LINES = (b"\r\n\r\n", b"\n\n")
 def markers_of(exchange: Exchange, *, loops: bool = False) -> tuple[bytes, ...]:
     """The strings that mark bytes of an answer that must be read."""
     markers = exchange.wire.call_markers + _MARKERS + (_LOOP_MARKERS if loops else ())
+    if exchange.naming.names and exchange.config.delivery != "passthrough":
+        markers += _MESSAGE_MARKERS
     return markers + _SERVER_MARKERS if exchange.plan.hides_server_tools else markers
 
 
@@ -480,7 +484,8 @@ def _is_content(part: Document) -> bool:
 def holds_hidden_call(exchange: Exchange, data: bytes, framing: Framing | None) -> bool:
     """Whether whole events, or a whole document, hold a call that the client may not see. This is the last check before
     bytes go out: `Reading` takes calls out of the places where the service puts them, and a broken answer may have one
-    elsewhere, such as in a list instead of an object. Unreadable bytes count if they may hold one."""
+    elsewhere, such as in a list instead of an object. Unreadable bytes count if they may hold one, as does an object
+    with a member twice, because readers differ in which of the two counts."""
     if not holds(data, exchange.wire.call_markers) or exchange.config.delivery == "passthrough":
         return False
     if framing is Framing.SSE and any(holds(line, exchange.wire.call_markers) for line in _ignored_lines(data)):
@@ -503,7 +508,22 @@ def _ignored_lines(events: bytes) -> Iterator[bytes]:
 
 def _documents(data: bytes, framing: Framing | None) -> list[Any]:
     if framing is Framing.SSE:
-        return [decode(one) for one in _event_data(data) if one.strip() not in (b"", b"[DONE]")]
+        return [_decode_strictly(one) for one in _event_data(data) if one.strip() not in (b"", b"[DONE]")]
     if framing is Framing.ARRAY:
         data = b"[" + data.strip(b"[], \t\r\n") + b"]"
-    return [decode(data)]
+    return [_decode_strictly(data)]
+
+
+def _decode_strictly(data: bytes) -> Any:
+    """Like `decode`. Raises Malformed also if an object has a member twice."""
+    document = decode(data)
+    text = data.decode(errors="replace")
+    json.loads(text, strict=False, object_pairs_hook=_unique, parse_int=float)  # a huge int would be an error
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Document:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Malformed("an object has a member twice")
+    return found

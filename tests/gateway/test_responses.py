@@ -217,6 +217,26 @@ async def test_an_answer_that_fails_is_told_and_not_kept(house: House, finish: s
     assert len(upstream.bodies[-1]["contents"]) == 1
 
 
+@pytest.mark.parametrize("grafted", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_message_about_a_wrong_call_is_told_unless_the_tool_is_hidden(
+    house: House, stream: bool, grafted: bool
+) -> None:
+    async def get_news() -> str:
+        return "rain"
+
+    if grafted:
+        house.proxy.tools.add("get_news", get_news)
+        await house.open()
+    end = says(finish="MALFORMED_FUNCTION_CALL")
+    end["candidates"][0]["finishMessage"] = "Malformed function call: get_news(x=1)"
+    house.upstream([end], [end])
+    asked = house.respond_stream("one") if stream else house.respond("one")
+    told = json.dumps(await asked)
+    assert "MALFORMED_FUNCTION_CALL" in told
+    assert ("get_news(x=1)" in told) is not grafted
+
+
 async def test_a_grafted_tool_is_run_beside_the_client_s_own(home: House, gemini: StrictGemini) -> None:
     async def get_news() -> str:
         return "rain"

@@ -10,7 +10,7 @@ from addon.graft.machine_shell import Capture
 from addon.surfaces.incoming import Operation
 from store.models import CachedTools, Status
 from tests.contents import call, model
-from tests.graft.captures import ASKED, ID, OWN, PLACEHOLDER, texts, whole
+from tests.graft.captures import ASKED, ID, OWN, PLACEHOLDER, streamed, texts, whole
 from tests.graft.conftest import EVENTS, JSON, ON_EACH_BACKEND, WEATHER, Graft, answer, target
 
 pytestmark = pytest.mark.usefixtures("counted_ids")
@@ -48,6 +48,25 @@ async def test_a_placeholder_ends_with_stop_in_the_form_that_was_asked_for(
     candidate = (await whole(graft, says))["candidates"][0]
     assert candidate["finishReason"] == answered
     assert "finishMessage" not in candidate
+
+
+async def test_the_tokens_of_a_hidden_call_are_hidden(graft: Graft) -> None:
+    await graft.tools(WEATHER)
+    tokens = {"chosenCandidates": [{"token": "get_weather", "logProbability": -1}]}
+    for said, is_shown in ((call(), False), ("Hi.", True)):
+        says = answer(said)
+        says["candidates"][0]["logprobsResult"] = tokens
+        assert ("logprobsResult" in (await whole(graft, says))["candidates"][0]) is is_shown
+        (event, *_) = await streamed(graft, [says])
+        assert ("logprobsResult" in event["candidates"][0]) is is_shown
+
+
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+async def test_the_message_about_a_wrong_call_is_hidden(graft: Graft, finish: str) -> None:
+    await graft.tools(WEATHER)
+    says = answer("Hm.", finish=finish)
+    says["candidates"][0]["finishMessage"] = "get_weather(city='Oslo')"
+    assert await whole(graft, says) == answer("Hm.", finish=finish)
 
 
 async def test_an_answer_without_calls_is_the_same_object(graft: Graft) -> None:

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from addon.core.answer import AnswerRewriter
-from addon.core.framing.documents import Document, encode
+from addon.core.framing.documents import Document, decode, encode
 from addon.core.framing.streams import sse_event
 from addon.graft.turn_records import keys_of
 from addon.loop.runner import Head
@@ -188,6 +188,50 @@ async def test_a_model_that_gets_it_wrong_twice_is_reported_as_that(ready: Proxy
     assert played.finishes == ["MALFORMED_FUNCTION_CALL"]
     assert not played.text
     assert len(upstream.bodies) == 2
+
+
+SECRET = "hidden.lookup(x=1)"
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+@pytest.mark.parametrize("surface", ["developer", "codeassist"])
+@pytest.mark.parametrize("delivery", ["loop", "placeholder", "passthrough"])
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", 10])
+async def test_the_message_about_a_wrong_call_is_for_clients_that_see_calls(
+    ready: Proxy, framing: Framing, surface: str, delivery: str, finish: str | int
+) -> None:
+    await ready.policy(delivery=delivery)
+    candidate: Document = {"finishReason": finish, "finishMessage": SECRET, "index": 0}
+    wrong: Document = {"candidates": [candidate]}
+    events = [says("Hm. "), wrong] if framing is not Framing.JSON else [wrong]
+    if surface == "codeassist":
+        events = [{"response": event} for event in events]
+    ready.upstream(Scripted(events, events))
+    played = await ready.ask("x", framing=framing, surface=surface)
+    shown = [one for document in played.documents for one in document["candidates"] if "finishReason" in one]
+    if delivery == "passthrough":
+        assert shown == [candidate]
+    else:
+        assert shown == [{"finishReason": finish, "index": 0}], "without a part, as the service sends it"
+        assert SECRET.encode() not in played.body
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_the_message_about_another_end_passes(ready: Proxy, framing: Framing) -> None:
+    body = encode({"candidates": [{"finishReason": "SAFETY", "finishMessage": "Unsafe.", "index": 0}]})
+    ready.upstream(Scripted([body if framing is Framing.JSON else decode(body)]))
+    assert body in (await ready.ask("x", framing=framing)).body
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+async def test_a_call_in_a_member_that_is_there_twice_is_not_shown(ready: Proxy, framing: Framing) -> None:
+    twice = b'{"candidates":[{"content":{"parts":[%b]},"content":{"parts":[{"text":"hi"}]},"finishReason":"STOP"}]}'
+    body = twice % encode(call("lookup", x="SECRET"))
+    raw = {Framing.JSON: body, Framing.SSE: sse_event(body), Framing.ARRAY: b"[" + body}[framing]
+    ready.upstream(Scripted([raw]))
+    played = await ready.ask("x", framing=framing)
+    assert b"SECRET" not in played.body
+    assert b"cannot be read" in played.body
 
 
 async def test_the_turn_is_found_by_all_that_the_client_saw_of_it(ready: Proxy) -> None:
