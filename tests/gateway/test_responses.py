@@ -232,9 +232,9 @@ async def test_the_message_about_a_wrong_call_is_told_unless_the_tool_is_hidden(
     end["candidates"][0]["finishMessage"] = "Malformed function call: get_news(x=1)"
     house.upstream([end], [end])
     asked = house.respond_stream("one") if stream else house.respond("one")
-    told = json.dumps(await asked)
-    assert "MALFORMED_FUNCTION_CALL" in told
-    assert ("get_news(x=1)" in told) is not grafted
+    response = json.dumps(await asked)
+    assert "MALFORMED_FUNCTION_CALL" in response
+    assert ("get_news(x=1)" in response) is not grafted
 
 
 async def test_a_grafted_tool_is_run_beside_the_client_s_own(home: House, gemini: StrictGemini) -> None:

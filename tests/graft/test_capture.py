@@ -53,12 +53,12 @@ async def test_a_placeholder_ends_with_stop_in_the_form_that_was_asked_for(
 async def test_the_tokens_of_a_hidden_call_are_hidden(graft: Graft) -> None:
     await graft.tools(WEATHER)
     tokens = {"chosenCandidates": [{"token": "get_weather", "logProbability": -1}]}
-    for said, is_shown in ((call(), False), ("Hi.", True)):
-        says = answer(said)
+    for part, is_visible in ((call(), False), ("Hi.", True)):
+        says = answer(part)
         says["candidates"][0]["logprobsResult"] = tokens
-        assert ("logprobsResult" in (await whole(graft, says))["candidates"][0]) is is_shown
+        assert ("logprobsResult" in (await whole(graft, says))["candidates"][0]) is is_visible
         (event, *_) = await streamed(graft, [says])
-        assert ("logprobsResult" in event["candidates"][0]) is is_shown
+        assert ("logprobsResult" in event["candidates"][0]) is is_visible
 
 
 @pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])

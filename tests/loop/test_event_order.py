@@ -208,11 +208,11 @@ async def test_the_message_about_a_wrong_call_is_for_clients_that_see_calls(
         events = [{"response": event} for event in events]
     ready.upstream(Scripted(events, events))
     played = await ready.ask("x", framing=framing, surface=surface)
-    shown = [one for document in played.documents for one in document["candidates"] if "finishReason" in one]
+    ends = [one for document in played.documents for one in document["candidates"] if "finishReason" in one]
     if delivery == "passthrough":
-        assert shown == [candidate]
+        assert ends == [candidate]
     else:
-        assert shown == [{"finishReason": finish, "index": 0}], "without a part, as the service sends it"
+        assert ends == [{"finishReason": finish, "index": 0}], "without a part, as the service sends it"
         assert SECRET.encode() not in played.body
 
 
