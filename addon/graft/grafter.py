@@ -229,7 +229,7 @@ class Grafter:
         wire = wire_of(incoming.target)
         try:
             request = wire.read(replace_invalid_text(incoming.body))
-            keys = self._keys(wire, request, incoming.asker)
+            keys = self._keys(wire, request, incoming.asker, config)
             request.history.identify(request.body)
         except Malformed:
             return None
@@ -305,7 +305,7 @@ class Grafter:
         if fresh is None:
             return Forward(body)
         config = fresh
-        keys = self._keys(wire, request, "" if config.askers == "one" else incoming.asker)
+        keys = self._keys(wire, request, incoming.asker, config)
         target = wire.target
         model = target.model or _model_in(request)
         cached = _text_in(request, "cachedContent")
@@ -413,9 +413,10 @@ class Grafter:
         await self.plain_notes.add(exchange.config.session, *note_of(exchange, visible_digest(bare), bare))
         return Reply(200, *exchange.wire.reply(replies.text_answer(text, exchange.model, true.turn_id)))
 
-    def _keys(self, wire: Wire, request: Request, asker: str | bytes) -> Keys:
+    def _keys(self, wire: Wire, request: Request, asker: str | bytes, config: SessionConfig) -> Keys:
         secret, (project, name) = self.store.secret, wire.project_and_chat(request)
-        digest = asker_digest(secret, asker or (f"project:{project}" if project else ""))
+        asker = asker or (f"project:{project}" if project else "")
+        digest = asker_digest(secret, asker if config.askers == "each" else "")
         instruction = xxhash.xxh3_128_digest(wire.instruction(request))
         return Keys(secret, digest, name, instruction) if name else self._unnamed(secret, digest, "", instruction)
 

@@ -158,16 +158,15 @@ def by_bare(
     return Verdict(miss=Miss.AMBIGUOUS)
 
 
-def by_step(place: Place, key: bytes, found: LedgerMatches, *, named: bool) -> Verdict:
+def by_step(place: Place, key: bytes, found: LedgerMatches) -> Verdict:
     """The verdict on a turn whose calls the client has changed, by the key of all turns before it and of what the turn
-    still has: see `visible.step_digests`. `named`: as for `by_key`."""
-    if not (ids := found.by_key.get(key, [])):
-        return NOTHING
+    still has: see `visible.step_digests`."""
+    ids = found.by_key.get(key, [])
     if key in found.plain:
         return Verdict(miss=Miss.PLAIN)
     if not (fits := _fitting(place, ids, found)):
         return Verdict(miss=Miss.MARKS)
-    if named or (key not in found.crowded and same(fits, found)):
+    if key not in found.crowded and same(fits, found):
         return Verdict(true_turns(fits[:1], found), alike=tuple(fits))
     return Verdict(miss=Miss.AMBIGUOUS)
 

@@ -19,7 +19,7 @@ from addon.core.history.turns import (
     WINDOWS,
     HistoryTurn,
     chain_key,
-    chain_without_ids,
+    chains_without_ids,
     windows,
     windows_without_ids,
 )
@@ -205,6 +205,7 @@ class Search:
         self.bare: set[int] = set()
         self._by_id: dict[str, TrueTurn] = {}
         self._asked_by_index: dict[int, Asked] = {}
+        self._chains_without_ids: list[bytes] = []
 
     async def run(self, wanted: Sequence[int]) -> None:
         self._read(wanted)
@@ -293,13 +294,16 @@ class Search:
                 verdict = by_marks(self._place(index), functools.partial(self._is_place_of, index), self.found)
             if verdict.true:
                 self._settle(index, verdict, self.keys.chat, keys=[*(one.pair for one in named)])
-            elif index in self.bare or not self.found.known.isdisjoint(
-                (self.turns[index].key, self._asked_of(index).step)
-            ):
+            elif index in self.bare or self.turns[index].key in self.found.known:
                 self.open.append(index)
-            elif named or index in self.marks:
+            elif index in self.marks and self._asked_of(index).step in self.found.known:
+                self.open.append(index)
+            elif named:
                 is_moved = any(one.turn_id in self._by_id for one in named)
-                self._settle(index, Verdict(miss=Miss.CONTEXT) if is_moved else NOTHING, self.keys.chat)
+                verdict = Verdict(miss=Miss.CONTEXT) if is_moved else NOTHING
+                self._settle(index, verdict, self.keys.root, keys=self._asked_of(index).all)
+            elif index in self.marks:
+                self._settle(index, NOTHING, self.keys.chat)
 
     def _is_place_of(self, index: int, entry: Entry) -> bool:
         """Whether an entry reads as a turn, but for what clients change of a turn with calls, and follows the same
@@ -324,10 +328,10 @@ class Search:
         user. If clients have joined several turns, the first one must; each other must follow the one before it, or
         repeat one."""
         asked, true = self._asked_of(index), self._by_id.get(named[-1].turn_id)
-        if true is not None and true.pair == asked.pair and asked.pair not in self.found.plain:
-            return (true,)
-        if asked.history in self.found.plain:
+        if not self.found.plain.keys().isdisjoint((asked.history, *asked.windows)):
             return ()
+        if true is not None and true.pair == asked.pair:
+            return (true,)
         found: dict[str, TrueTurn] = {}
         used = self._used_ids()
         for one in named:
@@ -356,8 +360,8 @@ class Search:
                     proof = Verdict(miss=Miss.AMBIGUOUS)  # the same words, spoken by the model
                 elif proof is None and (bare is not NOTHING or self.turns[index].key not in self.found.known):
                     proof = bare
-            elif proof is None and mine.step in self.found.by_key:
-                proof = by_step(self._place(index), mine.step, self.found, named=self.keys.is_named)
+            elif proof is None and self._may_be_changed(index, mine):
+                proof = by_step(self._place(index), mine.step, self.found)
             if proof is None:
                 unproved.append(index)
                 continue
@@ -393,10 +397,20 @@ class Search:
         )
         return asked
 
+    def _may_be_changed(self, index: int, asked: Asked) -> bool:
+        """Whether a turn may be one whose calls the client has changed: no turn reads as it does, and the turns before
+        it say too much to be the end of another chat's."""
+        is_known = self.turns[index].key in self.found.known or asked.window in self.found.plain
+        if self.strict or is_known or asked.step not in self.found.by_key:
+            return False
+        return says_enough(self.body, self.turns[max(0, index + 1 - 2 * WINDOWS) : index])
+
     def _bare_keys(self, index: int) -> tuple[bytes, bytes]:
-        before, body, placeholder = self.turns[:index], self.body, self.placeholder
-        sent = windows_without_ids(before, body, placeholder)
-        return self.keys.bare(chain_without_ids(before, body, placeholder)), self.keys.bare_window(sent[-1])
+        body, placeholder = self.body, self.placeholder
+        if not self._chains_without_ids:
+            self._chains_without_ids = chains_without_ids(self.turns, body, placeholder)
+        sent = windows_without_ids(self.turns[max(0, index - 2 * WINDOWS) : index], body, placeholder)
+        return self.keys.bare(self._chains_without_ids[index - 1]), self.keys.bare_window(sent[-1])
 
     def _by_all_before(self, place: Place, asked: Asked) -> Verdict | None:
         """The verdict on a turn by all turns before it. The history may be the end of a longer one, so turns at the end

@@ -10,7 +10,7 @@ from addon.core.answer import Candidate, CapturedCall
 from addon.core.framing.documents import Document
 from addon.core.history.keys import marks_of
 from addon.core.history.steps import CallSlot
-from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chain_without_ids, windows, windows_without_ids
+from addon.core.history.turns import WINDOWS, HistoryTurn, chain_key, chains_without_ids, windows, windows_without_ids
 from addon.core.history.visible import prefix_digests_of, step_digests, text_of, visible_digest
 from addon.core.live import LiveStep
 from addon.graft.exchange import Exchange, new_turn_id
@@ -82,7 +82,8 @@ def _bare_keys(exchange: Exchange) -> list[bytes]:
     """The keys of a placeholder whose id a client drops."""
     keys, turns, body, placeholder = exchange.keys, _turns(exchange), exchange.request.body, exchange.config.placeholder
     sent = windows_without_ids(turns, body, placeholder)
-    return [keys.bare(chain_without_ids(turns, body, placeholder)), *map(keys.bare_window, sent)]
+    chains = chains_without_ids(turns, body, placeholder)
+    return [keys.bare(chains[-1] if chains else b""), *map(keys.bare_window, sent)]
 
 
 def step_of(candidate: Candidate) -> Step:

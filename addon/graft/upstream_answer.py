@@ -180,7 +180,7 @@ class NoteReader:
         for index, parts in self._parts.items():
             try:
                 _, digest = visible_form(parts)
-                marked = [_decoded(part) for part in parts if "thoughtSignature" in part]
+                marked = [_decoded(part) for part in parts]
             except (*_UNREAD, Malformed):
                 continue
             if self._noted.get(index) != digest:

@@ -80,6 +80,7 @@ class _Stream:
         encoding = value(response.headers, b"content-encoding") or ""
         self._decompress = decompressor(encoding, delivery.grafter.settings.max_answer)
         self._kept = bytearray()
+        self._noted = 0  # bytes
 
     def __call__(self, chunk: bytes) -> list[bytes]:
         given = self._stage(chunk) if callable(self._stage) else chunk
@@ -88,8 +89,11 @@ class _Stream:
             with contextlib.suppress(BadEncoding):
                 read = self._decompress(b"".join(pieces))
                 self._kept += read
-                if FINISH in read and (noting := self.note(whole=True)) is not None:
-                    tasks.spawn(noting, name="a note of a stream")
+                # some services send it in every event
+                if FINISH in read and len(self._kept) >= 2 * self._noted:
+                    self._noted = len(self._kept)
+                    if (noting := self.note(whole=True)) is not None:
+                        tasks.spawn(noting, name="a note of a stream")
         return pieces
 
     def note(self, *, whole: bool) -> Coroutine[Any, Any, None] | None:

@@ -7,7 +7,7 @@ from addon.core.framing.documents import Document, encode
 from addon.core.history.keys import Keys, asker_digest, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.request import Request, parse
-from addon.core.history.turns import chain_key, chain_without_ids, windows, windows_without_ids
+from addon.core.history.turns import chain_key, chains_without_ids, windows, windows_without_ids
 from addon.core.history.visible import text_of, visible_digest
 from addon.graft import ledger
 from addon.graft.ledger_evidence import Miss
@@ -62,7 +62,7 @@ async def kept(
         before = read(history[:-1])
         before.history.identify(before.body)
         turns, sent = before.history.turns, windows_without_ids(before.history.turns, before.body, PLACEHOLDER)
-        bare = [keys.bare(chain_without_ids(turns, before.body, PLACEHOLDER)), *map(keys.bare_window, sent)]
+        bare = [keys.bare(chains_without_ids(turns, before.body, PLACEHOLDER)[-1]), *map(keys.bare_window, sent)]
         found_by = [*found_by[:3], *bare, *found_by[3 + len(sent) :]]
     one = Call(
         call_id=f"call_{n}",

@@ -85,6 +85,15 @@ async def test_a_record_that_lacks_a_call_is_told_with_it(store: Store) -> None:
     ]
 
 
+@pytest.mark.parametrize("tail", ["", "\nDone!", "\n\nI did it again for you, as you asked me to do just now."])
+async def test_a_noted_imitation_is_none_in_a_history_that_was_cut(store: Store, tail: str) -> None:
+    await kept(store, 1, [A, with_id(1)])
+    imitated = model(QUOTED + tail)
+    await plain(store, [A, with_id(1), C, B, A, imitated])
+    for cut in ([C, B, A, imitated, C], [A, imitated, C]):
+        assert await found(store, cut) == {}
+
+
 async def test_joined_turns_are_found_if_each_follows_the_one_before_it(store: Store) -> None:
     await kept(store, 1, [A, with_id(1, "Well.")])
     await kept(store, 2, [A, with_id(1, "Well."), C, with_id(2)], before=turn_id(1))

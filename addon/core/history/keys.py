@@ -163,7 +163,7 @@ class Keys:
 
     def bare(self, chain: bytes) -> bytes:
         """The key by which a placeholder without an id finds its step. `chain`: that of the turns before it, see
-        `chain_without_ids`."""
+        `chains_without_ids`."""
         return _keyed(self._secret, b"bare", self.root, chain).digest()
 
     def bare_window(self, window: bytes) -> bytes:

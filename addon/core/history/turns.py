@@ -279,13 +279,13 @@ def digest_without_ids(turn: HistoryTurn, body: bytes, placeholder: Placeholder)
     return visible_digest([*others, {"text": placeholder.without_ids(text_of(parts))}])
 
 
-def chain_without_ids(turns: Sequence[HistoryTurn], body: bytes, placeholder: Placeholder) -> bytes:
-    """The chain of the last of these turns (b"" for none) if no placeholder before had an id."""
+def chains_without_ids(turns: Sequence[HistoryTurn], body: bytes, placeholder: Placeholder) -> list[bytes]:
+    """The chain of each of these turns if no placeholder had an id."""
     first = next((at for at, turn in enumerate(turns) if turn.may_hold_id), len(turns))
-    chain = turns[first - 1].chain if first else b""
+    chains = [turn.chain for turn in turns[:first]]
     for turn in turns[first:]:
-        chain = chain_key(chain, turn.side, digest_without_ids(turn, body, placeholder))
-    return chain
+        chains.append(chain_key(chains[-1] if chains else b"", turn.side, digest_without_ids(turn, body, placeholder)))
+    return chains
 
 
 WINDOWS = 6
