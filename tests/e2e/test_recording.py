@@ -37,7 +37,7 @@ def recorded(tmp_path: Path, gemini: Gemini, start: Callable[..., Proxy]) -> tup
     placeholder = {"role": "model", "parts": [{"text": text_of(answer)}]}
     second = [*FIRST, placeholder, user("Thanks.")]
     streamed = httpx2.post(
-        f"{proxy.url}{PATH}:streamGenerateContent?alt=sse&key=key-in-a-url", json={"contents": second}
+        f"{proxy.url}{PATH}:streamGenerateContent?alt=sse&key=key-in-a-url", json={"contents": second}, headers=SECRETS
     )
     assert "celsius" in streamed.text
     assert not gemini.errors

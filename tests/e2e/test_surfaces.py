@@ -135,7 +135,9 @@ def test_tokens_are_counted_for_the_rewritten_history(
         inner = [received[name] for name in ("request", "generateContentRequest") if name in received]
         sent = inner[0] if inner else received
         assert ("tools" in sent) is not host.startswith("cloudcode")
-        assert any("functionResponse" in part for content in sent["contents"] for part in content["parts"]) is answered
+        # a count of Code Assist names no project, so nothing shows whose turn it is
+        is_known = answered and not host.startswith("cloudcode")
+        assert any("functionResponse" in part for content in sent["contents"] for part in content["parts"]) is is_known
     assert gemini.errors == []
 
 
