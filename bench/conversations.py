@@ -2,8 +2,8 @@
 
 A conversation has `STEPS` requests. The first one is new to the proxy and contains a whole history (a resumed chat, a
 document, an image); each later one is the previous one with an answer and the next question. So one request in `STEPS`
-is a cold start. Then the client begins another conversation. Conversations share no turn, but have the same beginning,
-like those of one program.
+is a cold start. Then the client begins another conversation. Conversations share no turn but those with placeholders,
+and have the same beginning, like those of one program.
 """
 
 import base64
@@ -65,17 +65,15 @@ def _turn(role: str, *parts: object) -> bytes:
     return _encode({"role": role, "parts": list(parts)})
 
 
-def text_kind(name: str, size: int, turns: int, placeholders: Sequence[str] = ()) -> Kind:
-    """A history of `turns` turns and about `size` bytes. `placeholders`: texts of model turns that stand for calls,
-    spread over the history."""
+def text_kind(name: str, size: int, turns: int, placeholders: Sequence[tuple[str, str]] = ()) -> Kind:
+    """A history of `turns` turns and about `size` bytes. `placeholders`: questions, each with the text of a
+    model turn that stands for calls, spread over the history. A placeholder counts only after its own question."""
     each = max(16, (size - len(_AFTER) - len(_PREAMBLE)) // turns - 60)
-    at = {int((i + 0.5) * (turns // 2) / len(placeholders)): text for i, text in enumerate(placeholders)}
+    at = {int((i + 0.5) * (turns // 2) / len(placeholders)): both for i, both in enumerate(placeholders)}
     contents = [_turn("user", {"text": _PREAMBLE + words(each, 0)})]
     for number in range(1, turns):
-        if number % 2 and number // 2 in at:
-            contents.append(_turn("model", {"text": at[number // 2]}))
-        else:
-            contents.append(_turn("model" if number % 2 else "user", {"text": words(each, number)}))
+        text = at[number // 2][number % 2] if number // 2 in at else words(each, number)
+        contents.append(_turn("model" if number % 2 else "user", {"text": text}))
     if turns % 2 == 0:
         contents.append(_turn("user", {"text": words(each, turns)}))
     return Kind(name, b",".join(contents), min(400, max(24, size // 50)))

@@ -113,6 +113,10 @@ class _Stream(_Connection):
             self.done.set_result(None)
 
 
+API_KEY = "not-a-key"
+"""The API key of all clients."""
+
+
 def length_of(head: bytes) -> int:
     lower = head.lower()
     at = lower.find(b"\r\ncontent-length:")
@@ -126,7 +130,7 @@ def head(port: int, path: str) -> bytes:
     """The head of a request, with `%d` where the body's length goes."""
     escaped = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n".replace("%", "%%")
     common = "user-agent: google-genai-sdk/3.4.0 gl-python/3.13\r\naccept: */*\r\naccept-encoding: gzip, deflate\r\n"
-    key = "x-goog-api-key: not-a-key\r\ncontent-type: application/json\r\n"
+    key = f"x-goog-api-key: {API_KEY}\r\ncontent-type: application/json\r\n"
     return (escaped + common + key + "content-length: %d\r\n\r\n").encode()
 
 

@@ -40,7 +40,8 @@ async def _ledger(effort: Effort, port: int, one: Side) -> Row:
         await store.open()
         captured = await capture(store, "default", 20)
         await store.close()
-        kind = text_kind("100 KB, 200 turns, 20 of them rewritten", 100_000, 200, [one.text for one in captured])
+        placeholders = [(one.question, one.text) for one in captured]
+        kind = text_kind("100 KB, 200 turns, 20 of them rewritten", 100_000, 200, placeholders)
         with grafted(port, Path(folder)) as other:
             pair = await compare(effort, (one, other), kind)
             other.check_hits(20)

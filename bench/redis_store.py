@@ -40,7 +40,8 @@ async def table(effort: Effort) -> list[Row]:
             await store.open()
             captured = await capture(store, "default", _HITS)
             await store.close()
-            kinds.append(text_kind("100 KB, 200 turns, 20 of them rewritten", 100_000, 200, [c.text for c in captured]))
+            placeholders = [(one.question, one.text) for one in captured]
+            kinds.append(text_kind("100 KB, 200 turns, 20 of them rewritten", 100_000, 200, placeholders))
         with grafted(port, Path(folder)) as one, grafted(port, None, f"graft_store={url}") as other:
             large = await compare(effort, (one, other), (kinds[0], kinds[1]))
             for side in (one, other):

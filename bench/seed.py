@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from addon.core.history.keys import asker_of_key
 from addon.graft.exchange import Forward
 from addon.graft.grafter import Grafter
 from addon.graft.machine_shell import Capture
@@ -15,6 +16,7 @@ from addon.monitoring.metrics import Metrics
 from addon.settings import Settings
 from addon.surfaces.incoming import Incoming
 from addon.surfaces.registry import match_path
+from bench.load import API_KEY
 from bench.measure import PATH
 from bench.toolset import TOOL_CONFIG, TOOLS
 from store.base import Store
@@ -27,9 +29,10 @@ SIGNATURE = base64.b64encode(random.Random(1).randbytes(300)).decode()
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured call, and the text that the client received for it."""
+    """A captured call, the question before it, and the text that the client received for it."""
 
     call_id: str
+    question: str
     text: str
 
 
@@ -49,17 +52,18 @@ RESULT = {"city": "Göteborg", "celsius": 4.5, "wind": {"speed": 7, "from": "NW"
 
 
 async def capture(store: Store, session: str, count: int) -> list[Captured]:
-    """Store the toolset, and have `count` calls captured and answered."""
+    """Store the toolset, and have `count` calls of the clients captured and answered."""
     await store.put_toolset(session, Toolset(declarations=TOOLS, tool_config=TOOL_CONFIG))
     grafter = Grafter(store, Settings(session=session), Metrics())
     target = match_path("POST", PATH)
     config = await grafter.session_config(session)
     assert target is not None
     assert config is not None
+    questions = [f"What about city {number} of {session}?" for number in range(count)]
     texts: list[str] = []
-    for number in range(count):
-        body = _encode({"contents": [{"role": "user", "parts": [{"text": f"What about city {number} of {session}?"}]}]})
-        outcome = await grafter.request(Incoming(target, config.session, body), config)
+    for number, question in enumerate(questions):
+        body = _encode({"contents": [{"role": "user", "parts": [{"text": question}]}]})
+        outcome = await grafter.request(Incoming(target, config.session, body, asker=asker_of_key(API_KEY)), config)
         assert isinstance(outcome, Forward)
         assert outcome.exchange is not None
         captured = Capture(grafter, outcome.exchange, "application/json")
@@ -76,7 +80,8 @@ async def capture(store: Store, session: str, count: int) -> list[Captured]:
             break
     for call in calls:
         await store.answer(session, call.call_id, result=RESULT)
-    return [Captured(call.call_id, text) for call, text in zip(calls, texts, strict=True)]
+    turns = zip(calls, questions, texts, strict=True)
+    return [Captured(call.call_id, question, text) for call, question, text in turns]
 
 
 def default_store(home: Path) -> Store:

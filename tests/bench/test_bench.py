@@ -50,7 +50,7 @@ async def test_the_stores_table() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [text_kind("t", 5000, 8), text_kind("o", 5000, 9, ["[one]", "[two]"]), new_image_kind("i", 5000)],
+    [text_kind("t", 5000, 8), text_kind("o", 5000, 9, [("1?", "[one]"), ("2?", "[two]")]), new_image_kind("i", 5000)],
     ids=lambda k: k.name,
 )
 def test_conversations_grow_at_their_end_and_begin_anew(kind: Kind) -> None:
@@ -77,10 +77,11 @@ def test_conversations_are_of_the_size_they_are_said_to_be(kind: Kind, size: int
     assert 0.9 * size < kind.size < 1.1 * size
 
 
-def test_placeholders_stand_in_model_turns() -> None:
-    body = b"".join(next(bodies(text_kind("", 9000, 20, ["[one]", "[two]"]), 0)))
-    texts = [c["parts"][0]["text"] for c in json.loads(body)["contents"] if c["role"] == "model"]
-    assert [text for text in texts if text in ("[one]", "[two]")] == ["[one]", "[two]"]
+def test_placeholders_stand_in_model_turns_after_their_questions() -> None:
+    placeholders = [("1?", "[one]"), ("2?", "[two]")]
+    body = b"".join(next(bodies(text_kind("", 9000, 20, placeholders), 0)))
+    texts = [c["parts"][0]["text"] for c in json.loads(body)["contents"]]
+    assert [both for both in zip(texts[::2], texts[1::2], strict=False) if both in placeholders] == placeholders
 
 
 async def test_calls_are_captured_as_the_addon_does() -> None:
