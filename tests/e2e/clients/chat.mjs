@@ -12,10 +12,18 @@ const next = async () => (await lines.next()).value || '';
 const options = JSON.parse(await next());
 const ai = new GoogleGenAI({
   apiKey: options.key,
+  vertexai: options.vertex ?? false,
   httpOptions: { baseUrl: options.base_url, headers: options.headers },
 });
 const own = (options.tools ?? []).map((name) => ({ name, description: 'One of the client.' }));
-const config = own.length ? { tools: [{ functionDeclarations: own }] } : {};
+const declared = { functionDeclarations: own };
+// `runs`: the client runs its functions by itself
+const callable = {
+  tool: async () => declared,
+  callTool: async (calls) =>
+    calls.map(({ id, name }) => ({ functionResponse: { id, name, response: { said_by: 'the client' } } })),
+};
+const config = own.length ? { tools: [options.runs ? callable : declared] } : {};
 const chat = ai.chats.create({ model: options.model, config });
 
 for (let line = await next(); line; line = await next()) {
