@@ -56,16 +56,16 @@ def results(gemini: Gemini, name: str) -> list[Any]:
 
 def check(say: Say, gemini: Gemini) -> list[str]:
     """Have a chat; returns the proxy's results."""
-    numbers = []
+    given = []
     for _ in range(TURNS):
         text = say(STEP)
         assert '"said_by": "the client"' in text
         (number,) = numbers(text)
-        numbers.append(number)
-    assert [one["number"] for one in results(gemini, "ticket")] == numbers
+        given.append(number)
+    assert [one["number"] for one in results(gemini, "ticket")] == given
     assert results(gemini, "note") == [{"said_by": "the client"}] * TURNS
     assert (gemini.errors, gemini.dummy_signatures) == ([], 0)
-    return numbers
+    return given
 
 
 @pytest.mark.parametrize("vertex", [False, True], ids=["developer", "vertex"])
@@ -75,11 +75,11 @@ def test_google_genai_of_javascript(
 ) -> None:
     base = f"{tickets.url}/@{session.name}"
     options: Any = {"model": MODEL, "key": "a-key", "base_url": base, "tools": ["note"], "runs": True, "vertex": vertex}
-    numbers = []
+    given = []
     for _ in range(2):
         with chats.node(tmp_path, kind, **options) as chat:
-            numbers += check(chat.say, gemini)
-    assert len(set(numbers)) == 2 * TURNS
+            given += check(chat.say, gemini)
+    assert len(set(given)) == 2 * TURNS
     assert all(("/publishers/" in request["path"]) == vertex for request in gemini.requests)
 
 
@@ -109,8 +109,8 @@ def test_code_assist(tickets: Proxy, session: Session, gemini: Gemini, stream: b
 
         return say
 
-    numbers = check(chat(), gemini) + check(chat(), gemini)
-    assert len(set(numbers)) == 2 * TURNS
+    given = check(chat(), gemini) + check(chat(), gemini)
+    assert len(set(given)) == 2 * TURNS
 
 
 def test_gemini_cli(tickets: Proxy, session: Session, gemini: Gemini, home: Path) -> None:
@@ -121,7 +121,7 @@ def test_gemini_cli(tickets: Proxy, session: Session, gemini: Gemini, home: Path
     question = " then ".join(f'call ticket {{}} and call list_directory {{"dir_path": "{name}"}}' for name in folders)
     base = f"{tickets.url}/@{session.name}"
     environ = environment(home, GEMINI_API_KEY="a-key", GOOGLE_GEMINI_BASE_URL=base, NO_BROWSER="1")
-    numbers: list[str] = []
+    given: list[str] = []
     for _ in range(2):
         line = command("--output-format", "json", "--prompt", question)
         ran = subprocess.run(
@@ -130,9 +130,9 @@ def test_gemini_cli(tickets: Proxy, session: Session, gemini: Gemini, home: Path
         assert ran.returncode == 0, ran.stdout + ran.stderr
         new = numbers(json.loads(ran.stdout)["response"])
         assert [one["number"] for one in results(gemini, "ticket")] == new
-        numbers += new
+        given += new
         listed = [json.dumps(one) for one in results(gemini, "list_directory")]
         assert len(listed) == TURNS
         assert all(f"in-{folders[place]}" in one for place, one in enumerate(listed))
     assert (gemini.errors, gemini.dummy_signatures) == ([], 0)
-    assert len(set(numbers)) == 2 * TURNS
+    assert len(set(given)) == 2 * TURNS
