@@ -269,8 +269,8 @@ class LiveMachine:
     def _declare_tools(self, data: bytes) -> bytes:
         """A setup or contextUpdate with the toolset's tools. A contextUpdate without tools stays unchanged."""
         document: Document = decode(data)
-        outer = next(key for key, value in document.items() if camel(key) in _DECLARING and value is not None)
-        inner = document[outer]
+        outer = next((key for key, value in document.items() if camel(key) in _DECLARING and value is not None), "")
+        inner = document.get(outer)
         if not isinstance(inner, dict):
             return data
         if camel(outer) == "setup":

@@ -240,7 +240,7 @@ class Search:
     def _placeholders(self, index: int) -> list[Named]:
         """The placeholders with an id in a turn, each on lines of its own, or in a Content of its own. Others are
         quoted."""
-        turn, before = self.turns[index], self.turns[index - 1].digest
+        turn = self.turns[index]
         if not (found := self.placeholder.find(turn.text)):
             return []
         text = turn.text
@@ -253,11 +253,14 @@ class Search:
             begins = start in edges or text[:start].rstrip(" \t").endswith("\n")
             if begins and (end in edges or text[end:].lstrip(" \t").startswith("\n")):
                 own = text[at:end].strip()
-                digest = visible_digest([{"text": own}])
-                pair = self.keys.window(self.keys.own(digest), windows([before], digest)[0])
-                named.append(Named(turn_id, own, text[at:start].strip(), pair))
+                named.append(Named(turn_id, own, text[at:start].strip(), self._pair(index, own)))
                 at = end
         return named
+
+    def _pair(self, index: int, text: str) -> bytes:
+        """The key of this text with the turn before a turn."""
+        digest = visible_digest([{"text": text}])
+        return self.keys.window(self.keys.own(digest), windows([self.turns[index - 1].digest], digest)[0])
 
     async def _look_up(self, wanted: Sequence[int]) -> None:
         """Look up the entries with the turns' ids and marks, and which turns' words are known."""
@@ -337,7 +340,9 @@ class Search:
         for one in named:
             if (true := self._by_id.get(one.turn_id)) is None:
                 continue
-            is_first = one is named[0] and true.pair == one.pair and one.pair not in self.found.plain
+            # a retry may have given the client the placeholder alone
+            pairs = (one.pair, self._pair(index, true.visible_text) if not one.lead else b"")
+            is_first = one is named[0] and true.pair in pairs and one.pair not in self.found.plain
             follows = bool(found) and not self.strict and true.before in found and true.visible_text == one.text
             repeats = not one.lead and true.turn_id in used | found.keys()
             if is_first or follows or repeats:

@@ -3,6 +3,7 @@
 The functions build single records. `Journal` keeps track of what one answer has stored so far.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -335,7 +336,10 @@ class Journal:
         before = [*self._resumed, *(piece for one in self._past for piece in one.visible_pieces)]
         present: list[Candidate | None] = [one for one in candidates if one not in self._past]
         for one in present or [None]:
-            if not (pieces := [*before, *(one.visible_pieces if one is not None else ())]):
+            pieces = [*before, *(one.visible_pieces if one is not None else ())]
+            # no other turn has the words of a placeholder
+            pieces = [*itertools.takewhile(lambda piece: not self._is_placeholder(piece), pieces)]
+            if not pieces:
                 continue
             *shorter, whole = prefix_digests_of(pieces)
             for digest in shorter:
@@ -349,6 +353,9 @@ class Journal:
             else:
                 unsigned = [{key: value for key, value in one.items() if key != "thoughtSignature"} for one in pieces]
                 yield note_of(self.exchange, whole, unsigned)
+
+    def _is_placeholder(self, part: Document) -> bool:
+        return bool(self._first_id) and self._first_id in str(part.get("text", ""))
 
     def _notes(self, candidate: Candidate) -> Iterator[Note]:
         visible = [*self.visible, *candidate.visible_parts]

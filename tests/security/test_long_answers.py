@@ -248,9 +248,11 @@ PASSES = {
     "no tools": ("/@empty", b"200 OK", ASKED),
     "no tools, an error": ("/@empty", b"429 Too Many Requests", ASKED),
     "tools, an error": ("", b"429 Too Many Requests", ASKED),
+}
+UNPACKS = {
+    "tools": ("", b"200 OK", ASKED),
     "only noted": ("", b"200 OK", ASKED | {"cachedContent": "cachedContents/1"}),
 }
-UNPACKS = {"tools": ("", b"200 OK", ASKED)}
 
 
 @pytest.mark.parametrize("delivery", ["placeholder", "loop"])
