@@ -87,6 +87,8 @@ def test_the_toolset_is_declared_beside_or_in_place_of_the_clients_own(
     [
         b'{"contextUpdate": {"systemInstruction": {}}}',
         b'{"setup": 1}',
+        b'{"setup": null}',
+        b'{"contextUpdate": null, "setup": null}',
         b'{"setup": {"tools": []}, "setup": {}}',
         b'{ "clientContent" : {"turnComplete":true, "new_field": "tools"} }\n',
         b"not JSON",
