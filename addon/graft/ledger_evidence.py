@@ -130,9 +130,7 @@ def by_key(place: Place, key: bytes, found: LedgerMatches, *, named: bool = Fals
     if len(delivered) > 1 and found.turns[delivered[0]].delivery == "passthrough" and key not in found.crowded:
         verdict = _by_client_results(place, true_turns(delivered, found), is_same=same(delivered, found))
         return verdict._replace(alike=tuple(delivered))
-    if named or (key not in found.crowded and same(fits, found)):
-        return Verdict(true_turns(fits[:1], found), alike=tuple(fits))
-    return Verdict(miss=Miss.AMBIGUOUS)
+    return _agreed(fits, key, found, named=named)
 
 
 def by_bare(
@@ -153,9 +151,7 @@ def by_bare(
         return NOTHING
     if key in found.plain:
         return Verdict(miss=Miss.PLAIN)
-    if named or (key not in found.crowded and same(ids, found)):
-        return Verdict(true_turns(ids[:1], found), alike=tuple(ids))
-    return Verdict(miss=Miss.AMBIGUOUS)
+    return _agreed(ids, key, found, named=named)
 
 
 def by_step(place: Place, key: bytes, found: LedgerMatches) -> Verdict:
@@ -166,8 +162,13 @@ def by_step(place: Place, key: bytes, found: LedgerMatches) -> Verdict:
         return Verdict(miss=Miss.PLAIN)
     if not (fits := _fitting(place, ids, found)):
         return Verdict(miss=Miss.MARKS)
-    if key not in found.crowded and same(fits, found):
-        return Verdict(true_turns(fits[:1], found), alike=tuple(fits))
+    return _agreed(fits, key, found)
+
+
+def _agreed(ids: Sequence[str], key: bytes, found: LedgerMatches, *, named: bool = False) -> Verdict:
+    """The verdict by entries that fit: all must be there, and mean the same, unless `named`."""
+    if named or (key not in found.crowded and same(ids, found)):
+        return Verdict(true_turns(ids[:1], found), alike=tuple(ids))
     return Verdict(miss=Miss.AMBIGUOUS)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.framing.documents import parts_of
+from addon.core.framing.documents import Document, parts_of
 from addon.core.history.keys import Keys, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
@@ -253,14 +253,13 @@ class Search:
             begins = start in edges or text[:start].rstrip(" \t").endswith("\n")
             if begins and (end in edges or text[end:].lstrip(" \t").startswith("\n")):
                 own = text[at:end].strip()
-                named.append(Named(turn_id, own, text[at:start].strip(), self._pair(index, own)))
+                named.append(Named(turn_id, own, text[at:start].strip(), self._pair(index, [{"text": own}])))
                 at = end
         return named
 
-    def _pair(self, index: int, text: str) -> bytes:
-        """The key of this text with the turn before a turn."""
-        digest = visible_digest([{"text": text}])
-        return self.keys.window(self.keys.own(digest), windows([self.turns[index - 1].digest], digest)[0])
+    def _pair(self, index: int, visible: Sequence[Document]) -> bytes:
+        """The key of these visible parts with the turn before a turn."""
+        return self.keys.pair(self.turns[index - 1].digest, visible_digest(visible))
 
     async def _look_up(self, wanted: Sequence[int]) -> None:
         """Look up the entries with the turns' ids and marks, and which turns' words are known."""
@@ -314,9 +313,7 @@ class Search:
         if entry.pair == self._asked_of(index).pair:
             return True
         if (step := self._step_digest(index)) and step in step_digests(entry.visible):
-            digest = visible_digest(entry.visible)
-            sent = windows([self.turns[index - 1].digest], digest)[0]
-            return entry.pair == self.keys.window(self.keys.own(digest), sent)
+            return entry.pair == self._pair(index, entry.visible)
         return False
 
     def _step_digest(self, index: int) -> bytes:
@@ -341,7 +338,7 @@ class Search:
             if (true := self._by_id.get(one.turn_id)) is None:
                 continue
             # a retry may have given the client the placeholder alone
-            pairs = (one.pair, self._pair(index, true.visible_text) if not one.lead else b"")
+            pairs = (one.pair, self._pair(index, [{"text": true.visible_text}]) if not one.lead else b"")
             is_first = one is named[0] and true.pair in pairs and one.pair not in self.found.plain
             follows = bool(found) and not self.strict and true.before in found and true.visible_text == one.text
             repeats = not one.lead and true.turn_id in used | found.keys()

@@ -108,7 +108,6 @@ def turn_of(
     usageMetadata of each request of the turn."""
     delivery = exchange.config.delivery
     keys, turns, digest = exchange.keys, _turns(exchange), visible_digest(visible)
-    pair = windows([turn.digest for turn in turns[-1:]], digest)
     return Turn(
         turn_id=turn_id,
         session=exchange.config.session,
@@ -116,7 +115,7 @@ def turn_of(
         steps=list(steps),
         delivery="passthrough" if delivery == "passthrough" else "loop" if len(steps) > 1 else "placeholder",
         chain=keys.mask_chain(turn_id.encode(), _chain(exchange, digest)),
-        pair=keys.window(keys.own(digest), pair[0]) if pair else b"",
+        pair=keys.pair(turns[-1].digest, digest) if turns else b"",
         before=exchange.before,
         model=exchange.model,
         surface=exchange.target.surface,

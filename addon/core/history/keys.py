@@ -15,6 +15,7 @@ from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import decoded_signature
 from addon.core.history.own_signatures import own_signature
 from addon.core.history.rewriting import DUMMY_SIGNATURE
+from addon.core.history.turns import windows
 from addon.core.security.secrets import Fields
 
 _PROJECT = re.compile(r"/projects/([^/?:]+)")
@@ -160,6 +161,10 @@ class Keys:
     def window(self, own: bytes, window: bytes) -> bytes:
         """The key of a turn with some turns before it: see `core.history.turns.windows`."""
         return own[:_HEAD] + _with(self._window, window)
+
+    def pair(self, before: bytes, digest: bytes) -> bytes:
+        """The key of a turn with the one turn before it, from their digests."""
+        return self.window(self.own(digest), windows([before], digest)[0])
 
     def bare(self, chain: bytes) -> bytes:
         """The key by which a placeholder without an id finds its step. `chain`: that of the turns before it, see
