@@ -5,19 +5,20 @@ Pure: histories and records in, verdicts out. A match needs proof, and if severa
 """
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from addon.core.framing.documents import Document, get, parts_of
 from addon.core.history.calls import calls_in, responses_in
-from addon.core.history.keys import is_unguessable, marks_of
+from addon.core.history.keys import Keys, is_unguessable, marks_of
 from addon.core.history.outcomes import outcome_in, outcome_of, sized, with_omitted
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import CallSlot, TrueStep, TrueTurn, client_calls, take_response, with_restored_calls
-from addon.core.history.turns import HistoryTurn
-from addon.core.history.visible import ENOUGH_WORDS, text_of, visible_digest
+from addon.core.history.turns import CALLS, HistoryTurn
+from addon.core.history.visible import ENOUGH_WORDS, step_digests, text_of, visible_digest
 from store.models import Call, LedgerMatches
 from store.models import Step as Recorded
 from store.models import Turn as Entry
@@ -70,9 +71,84 @@ class Place(NamedTuple):
         return self.turns[self.at]
 
 
-def by_marks(place: Place, is_place_of: Callable[[Entry], bool], found: LedgerMatches) -> Verdict:
+class Asked(NamedTuple):
+    """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
+    and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything. `bare`:
+    of a placeholder without an id, by all turns before it and by those that the client still sends; or b"".
+    `step`: of a turn with calls without their arguments, or b""."""
+
+    history: bytes
+    whole: bytes
+    windows: tuple[bytes, bytes]
+    own: bytes
+    bare: tuple[bytes, bytes]
+    step: bytes
+
+    @property
+    def all(self) -> list[bytes]:
+        return [key for key in (self.history, self.whole, *self.windows, self.own, *self.bare, self.step) if key]
+
+    @property
+    def window(self) -> bytes:
+        return self.windows[0]
+
+    @property
+    def pair(self) -> bytes:
+        return self.windows[1]
+
+
+class Named(NamedTuple):
+    """A placeholder in a turn's text: the turn id, the text from the placeholder before it to its end, the part of that
+    text before the placeholder, and the key of that text alone with the turn before it."""
+
+    turn_id: str
+    text: str
+    lead: str
+    pair: bytes
+
+
+def pair_of(place: Place, visible: Sequence[Document], keys: Keys) -> bytes:
+    """The key of a turn with these visible parts at a place."""
+    return keys.pair(place.turns[place.at - 1].digest, visible_digest(visible))
+
+
+def placeholders_in(place: Place, placeholder: Placeholder, keys: Keys) -> list[Named]:
+    """The placeholders with an id in a turn, on lines or in a Content of their own. Others are quoted."""
+    text = place.turn.text
+    if not (found := placeholder.find(text)):
+        return []
+    parts = [part for content in place.turn.contents(place.body) for part in parts_of(content)]
+    texts = [str(part["text"]) for part in parts if "text" in part and not part.get("thought")]
+    shift = max(0, "".join(texts).find(text))
+    edges = {0, len(text), *(end - shift for end in itertools.accumulate(map(len, texts)))}
+    named, at = list[Named](), 0
+    for start, end, turn_id in found:
+        begins = start in edges or text[:start].rstrip(" \t").endswith("\n")
+        if begins and (end in edges or text[end:].lstrip(" \t").startswith("\n")):
+            own = text[at:end].strip()
+            named.append(Named(turn_id, own, text[at:start].strip(), pair_of(place, [{"text": own}], keys)))
+            at = end
+    return named
+
+
+def step_digest(place: Place) -> bytes:
+    """The first of the turn's `step_digests`, or b""."""
+    if not place.turn.holds & CALLS:
+        return b""
+    parts = [part for content in place.turn.contents(place.body) for part in parts_of(content)]
+    return next(iter(step_digests(parts)), b"")
+
+
+def _is_place_of(place: Place, entry: Entry, keys: Keys) -> bool:
+    """Whether an entry reads as the turn, but for what clients change of a turn with calls, and follows the same
+    user's turn."""
+    is_alike = reads_as(place.turn, entry) or step_digest(place) in step_digests(entry.visible)
+    return is_alike and entry.pair == pair_of(place, entry.visible, keys)
+
+
+def by_marks(place: Place, keys: Keys, found: LedgerMatches) -> Verdict:
     """The verdict on a turn by its marks: they must be the entry's alone, and the user's turn before it the entry's,
-    too. `is_place_of`: whether an entry reads as the turn and follows the same user's turn."""
+    too."""
     meant: dict[str, None] = {}
     alike: dict[str, None] = {}
     for (kind, value), key in place.marks.items():
@@ -80,7 +156,7 @@ def by_marks(place: Place, is_place_of: Callable[[Entry], bool], found: LedgerMa
         if not ids or key in found.crowded or not same(ids, found):
             continue
         if kind != "interaction":  # the service keeps an interaction's history, and gives each one a unique name
-            if key in found.plain or not any(is_place_of(found.turns[turn_id]) for turn_id in ids):
+            if key in found.plain or not any(_is_place_of(place, found.turns[turn_id], keys) for turn_id in ids):
                 continue  # the client edited the turn, or moved it to another place
             if _follows_its_steps(place, found.turns[ids[0]]):
                 continue

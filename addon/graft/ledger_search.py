@@ -4,12 +4,10 @@
 """
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from addon.core.framing.documents import Document, parts_of
 from addon.core.history.keys import Keys, marks_of
 from addon.core.history.placeholder import Placeholder
 from addon.core.history.steps import TrueTurn
@@ -23,12 +21,13 @@ from addon.core.history.turns import (
     windows,
     windows_without_ids,
 )
-from addon.core.history.visible import step_digests, visible_digest
 from addon.graft.ledger_evidence import (
     ENOUGH_ALONE,
     NOTHING,
     SAYS_SOMETHING,
+    Asked,
     Miss,
+    Named,
     Place,
     Verdict,
     by_bare,
@@ -36,7 +35,10 @@ from addon.graft.ledger_evidence import (
     by_marks,
     by_step,
     marked_entries,
+    pair_of,
+    placeholders_in,
     says_enough,
+    step_digest,
     true_turns,
 )
 from store.base import Store
@@ -116,42 +118,6 @@ def _nothing(chat: bytes) -> Known:
     return Known(chat, ())
 
 
-class Asked(NamedTuple):
-    """The keys by which a turn is looked up. `windows`: the key with all turns before it that the client still sends,
-    and the key with the one turn before it. `own`: of its own words, b"" if they are too few to prove anything. `bare`:
-    of a placeholder without an id, by all turns before it and by those that the client still sends; or b"".
-    `step`: of a turn with calls without their arguments, or b""."""
-
-    history: bytes
-    whole: bytes
-    windows: tuple[bytes, bytes]
-    own: bytes
-    bare: tuple[bytes, bytes]
-    step: bytes
-
-    @property
-    def all(self) -> list[bytes]:
-        return [key for key in (self.history, self.whole, *self.windows, self.own, *self.bare, self.step) if key]
-
-    @property
-    def window(self) -> bytes:
-        return self.windows[0]
-
-    @property
-    def pair(self) -> bytes:
-        return self.windows[1]
-
-
-class Named(NamedTuple):
-    """A placeholder in a turn's text: the turn id, the text from the placeholder before it to its end, the part of that
-    text before the placeholder, and the key of that text alone with the turn before it."""
-
-    turn_id: str
-    text: str
-    lead: str
-    pair: bytes
-
-
 _ALIKE = 64
 """How many entries with a turn's words, newest first, are checked against the turns after it."""
 
@@ -227,7 +193,7 @@ class Search:
             turn.key = key
             if index in self.turn_ids:
                 continue
-            if turn.may_hold_id and (found := self._placeholders(index)):
+            if turn.may_hold_id and (found := placeholders_in(self._place(index), placeholder, keys)):
                 self.placeholders[index] = found
             if turn.holds & (SIGNATURES | CALLS):
                 self.marks[index] = {mark: keys.mark(*mark) for mark in marks_of(turn.contents(body))}
@@ -236,30 +202,6 @@ class Search:
         for index, may_be in zip(others, may_be_bare, strict=True):
             if may_be and placeholder.is_bare(turns[index].full_text(body)):
                 self.bare.add(index)
-
-    def _placeholders(self, index: int) -> list[Named]:
-        """The placeholders with an id in a turn, each on lines of its own, or in a Content of its own. Others are
-        quoted."""
-        turn = self.turns[index]
-        if not (found := self.placeholder.find(turn.text)):
-            return []
-        text = turn.text
-        parts = [part for content in turn.contents(self.body) for part in parts_of(content)]
-        texts = [str(part["text"]) for part in parts if "text" in part and not part.get("thought")]
-        shift = max(0, "".join(texts).find(text))
-        edges = {0, len(text), *(end - shift for end in itertools.accumulate(map(len, texts)))}
-        named, at = list[Named](), 0
-        for start, end, turn_id in found:
-            begins = start in edges or text[:start].rstrip(" \t").endswith("\n")
-            if begins and (end in edges or text[end:].lstrip(" \t").startswith("\n")):
-                own = text[at:end].strip()
-                named.append(Named(turn_id, own, text[at:start].strip(), self._pair(index, [{"text": own}])))
-                at = end
-        return named
-
-    def _pair(self, index: int, visible: Sequence[Document]) -> bytes:
-        """The key of these visible parts with the turn before a turn."""
-        return self.keys.pair(self.turns[index - 1].digest, visible_digest(visible))
 
     async def _look_up(self, wanted: Sequence[int]) -> None:
         """Look up the entries with the turns' ids and marks, and which turns' words are known."""
@@ -293,7 +235,7 @@ class Search:
             if named:
                 verdict = Verdict(self._by_ids(index, named))
             if not verdict.true and index in self.marks:
-                verdict = by_marks(self._place(index), functools.partial(self._is_place_of, index), self.found)
+                verdict = by_marks(self._place(index), self.keys, self.found)
             if verdict.true:
                 self._settle(index, verdict, self.keys.chat, keys=[*(one.pair for one in named)])
             elif index in self.bare or self.turns[index].key in self.found.known:
@@ -306,22 +248,6 @@ class Search:
                 self._settle(index, verdict, self.keys.root, keys=self._asked_of(index).all)
             elif index in self.marks:
                 self._settle(index, NOTHING, self.keys.chat)
-
-    def _is_place_of(self, index: int, entry: Entry) -> bool:
-        """Whether an entry reads as a turn, but for what clients change of a turn with calls, and follows the same
-        user's turn."""
-        if entry.pair == self._asked_of(index).pair:
-            return True
-        if (step := self._step_digest(index)) and step in step_digests(entry.visible):
-            return entry.pair == self._pair(index, entry.visible)
-        return False
-
-    def _step_digest(self, index: int) -> bytes:
-        turn = self.turns[index]
-        if not turn.holds & CALLS:
-            return b""
-        digests = step_digests([part for content in turn.contents(self.body) for part in parts_of(content)])
-        return digests[0] if digests else b""
 
     def _by_ids(self, index: int, named: Sequence[Named]) -> tuple[TrueTurn, ...]:
         """The true turns of a turn's placeholders. The turn must read as the entry and follow the same words of the
@@ -338,7 +264,8 @@ class Search:
             if (true := self._by_id.get(one.turn_id)) is None:
                 continue
             # a retry may have given the client the placeholder alone
-            pairs = (one.pair, self._pair(index, [{"text": true.visible_text}]) if not one.lead else b"")
+            alone = not one.lead and pair_of(self._place(index), [{"text": true.visible_text}], self.keys)
+            pairs = (one.pair, alone)
             is_first = one is named[0] and true.pair in pairs and one.pair not in self.found.plain
             follows = bool(found) and not self.strict and true.before in found and true.visible_text == one.text
             repeats = not one.lead and true.turn_id in used | found.keys()
@@ -395,7 +322,7 @@ class Search:
             (keys.window(turn.key, sent[-1]), keys.window(turn.key, sent[0])),
             turn.key if is_telling else b"",
             self._bare_keys(index) if index in self.bare else (b"", b""),
-            keys.step(self.turns[index - 1].chain, step) if (step := self._step_digest(index)) else b"",
+            keys.step(self.turns[index - 1].chain, step) if (step := step_digest(self._place(index))) else b"",
         )
         return asked
 

@@ -165,7 +165,7 @@ SESSION: Final = (
     "turns",  # zset: turn ids by place
     "dated",  # zset: turn ids by age, if it differs from their places
     "key",  # index: key, whether the turn was delivered → turn id
-    "asked",  # index: user key → unbound turn id
+    "asked",  # index of earlier versions
     "request",  # index: request key → turn id of an undelivered turn
     "plain",  # hash: key of a turn without calls → time of the note, chain
     "noted",  # zset: keys of turns without calls by age

@@ -150,13 +150,13 @@ def client_calls(visible: Sequence[Document] | None, true: TrueTurn) -> list[Doc
     model's."""
     step = true.steps[-1]
     made = dict(enumerate(calls_in([step.content])))
-    own_call = [at for at, slot in enumerate(step.slots) if true.passthrough or slot.call_id is None]
+    own_calls = [at for at, slot in enumerate(step.slots) if true.passthrough or slot.call_id is None]
     if visible is None:
-        return [made.get(at) if at in own_call else None for at in range(len(step.slots))]
+        return [made.get(at) if at in own_calls else None for at in range(len(step.slots))]
     left, found = calls_in(visible), dict[int, Document]()
     # clients change the order of calls and their arguments, and the proxy their names
     for is_same in (_is_same_call, _has_same_name, lambda call, one: True):
-        for at in [at for at in own_call if at not in found]:
+        for at in [at for at in own_calls if at not in found]:
             call = made.get(at, {})
             if (match := next((n for n, one in enumerate(left) if is_same(call, one)), None)) is not None:
                 found[at] = left.pop(match)
